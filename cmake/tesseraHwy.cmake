@@ -1,0 +1,15 @@
+# Gives the target hwy::hwy: from Highway's CMake package, else (older Ubuntu) from its pkg-config file.
+# The build and the installed package both use this file.
+if(NOT TARGET hwy::hwy)
+  find_package(hwy CONFIG QUIET)
+endif()
+if(NOT TARGET hwy::hwy)
+  find_package(PkgConfig QUIET)
+  if(PkgConfig_FOUND)
+    pkg_check_modules(tessera_libhwy QUIET IMPORTED_TARGET libhwy)
+    if(tessera_libhwy_FOUND)
+      add_library(hwy::hwy INTERFACE IMPORTED)
+      target_link_libraries(hwy::hwy INTERFACE PkgConfig::tessera_libhwy)
+    endif()
+  endif()
+endif()

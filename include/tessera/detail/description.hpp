@@ -1,0 +1,63 @@
+// What a described operation is made of. For collective.hpp and the library; not part of the public face.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include <tessera/comm.hpp>
+#include <tessera/reduction.hpp>
+#include <tessera/tensor.hpp>
+#include <tessera/work.hpp>
+
+namespace tessera::detail {
+
+enum class OpCode : uint8_t {
+  none,
+  barrier,
+  split_comm,
+  gather_sizes,
+  all_gather,
+  all_gather_parts,
+  all_gather_same,
+  reduce_scatter,
+  all_reduce,
+  all_to_all,
+  all_to_all_v,
+  broadcast,
+  scatter,
+  gather,
+  reduce,
+  send,
+  recv,
+};
+
+// As the caller gave it: nothing is checked yet, so that what is wrong can be told to every rank.
+struct Description {
+  OpCode op = OpCode::none;
+  Tensor x = {};
+  Tensor out = {};                 // the caller's memory, if any
+  std::vector<Tensor> parts = {};  // all_gather_parts: instead of out, one for each rank
+  int64_t dim = 0;                 // the dimension that is cut (all_to_all: gathered)
+  int64_t split_dim = 0;           // all_to_all: the dimension that is cut
+  int64_t root = 0;
+  Reduction reduction = {};
+  double scale = 1;       // of what is only moved: adjoints of averages need it
+  Sizes sizes = {};       // all_to_all_v: to send
+  Sizes recv_sizes = {};  // all_to_all_v
+  int64_t extra[2] = {0, 0};
+};
+
+struct Outcome {
+  Tensor tensor;
+  std::vector<Tensor> parts;
+  Sizes sizes;
+};
+
+// Agrees on all of them at once, runs them together, and sets outcomes[i] to what came of batch[i]. Collective.
+void execute(Comm& comm, std::span<const Description> batch, std::span<Outcome> outcomes, const Site& site);
+// The same on the communicator's worker; `outcomes` is as long as the batch when the task is done.
+std::shared_ptr<Task> start(Comm& comm, std::vector<Description> batch, const Site& site,
+                            std::shared_ptr<std::vector<Outcome>> outcomes);
+
+}  // namespace tessera::detail

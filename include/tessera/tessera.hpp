@@ -1,0 +1,14 @@
+// All of tessera.
+#pragma once
+
+#include <tessera/collective.hpp>
+#include <tessera/comm.hpp>
+#include <tessera/dtype.hpp>
+#include <tessera/error.hpp>
+#include <tessera/gradient.hpp>
+#include <tessera/padding.hpp>
+#include <tessera/pool.hpp>
+#include <tessera/reduction.hpp>
+#include <tessera/tensor.hpp>
+#include <tessera/version.hpp>
+#include <tessera/work.hpp>

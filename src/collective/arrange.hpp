@@ -1,0 +1,37 @@
+// From what all ranks said of an operation to the layouts it moves between: the same on every rank.
+#pragma once
+
+#include <vector>
+
+#include "comm/agreement.hpp"
+#include "layout/layout.hpp"
+
+namespace tessera {
+
+// One operation that all ranks agree on.
+struct Arranged {
+  OpCode op = OpCode::none;
+  DType dtype = DType::f32;
+  Reduction reduction;  // of a Partial source; of others a premul_sum where elements are scaled on the way
+  int64_t dim = 0;
+  bool moves = false;  // false: there is nothing but the agreement
+  Layout from;
+  Layout to;
+  bool as_parts = false;    // the output is one tensor for each source
+  std::vector<Sizes> send;  // all_to_all_v: send[from][to]; then `to` has one box for each rank, and `from` is unused
+  bool shares_elements = false;  // some rank's output and input are the same memory
+  Sizes sizes;                   // the result's
+};
+
+// Throws on every rank the same ShapeError, DTypeError or MismatchError. Depends on the records alone.
+Arranged arrange(const CallName& call, const std::vector<Record>& records, size_t op);
+
+// The shape of `rank`'s output number `out`; has_output: whether it gets any.
+bool has_output(const Arranged& arranged, int rank);
+Dims output_shape(const Arranged& arranged, int rank, int out);
+
+// How an output lies to its input: Statement::in_place.
+inline constexpr int64_t kApart = INT64_MIN;
+inline constexpr int64_t kClash = INT64_MIN + 1;
+
+}  // namespace tessera

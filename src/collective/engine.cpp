@@ -1,0 +1,238 @@
+// The one way in which every collective runs: say, agree, arrange, allocate, move.
+#include <algorithm>
+
+#include "collective/arrange.hpp"
+#include "collective/moves.hpp"
+#include "collective/state_call.hpp"
+#include "comm/comm_state.hpp"
+
+namespace tessera::detail {
+namespace {
+
+// What follows from what all ranks said; the same for every call that is like it.
+struct CallPlan {
+  std::vector<Arranged> arranged;
+  PeerTensors peers;
+  Rounds rounds;
+  Stats counted;  // what its moves add to the statistics
+};
+
+// Kept by the communicator for the next call: a call of one tensor then allocates its result and little else.
+struct Workspace {
+  Record record;
+  std::vector<Tensor> mine;  // by number, alike on all ranks: for each operation x, then its outputs
+};
+
+template <class T>
+T& kept(std::shared_ptr<void>& place) {
+  if (place == nullptr) place = std::make_shared<T>();
+  return *static_cast<T*>(place.get());
+}
+
+class Engine {
+ public:
+  Engine(CommState& comm, std::span<const Description> batch, std::span<Outcome> outcomes, const Site& site)
+      : comm_(comm), batch_(batch), outcomes_(outcomes), call_(comm.next_call()), w_(kept<Workspace>(comm.workspace)) {
+    const auto now = Clock::now();
+    deadline_ = comm.deadline(now);
+    w_.record.file = file_of(site);
+    w_.record.line = site.line();
+    std::lock_guard lock(comm_.guard());
+    comm_.recorder.begin(call_, batch_.empty() ? OpCode::none : batch_[0].op, batch_.size(), site, now);
+    comm_.stats.calls += static_cast<int64_t>(batch_.size());
+    ++comm_.stats.exchanges;
+  }
+
+  // Lets go of the tensors, so that nothing but the caller keeps them.
+  ~Engine() { w_.mine.clear(); }
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  void run() {
+    try {
+      say();
+      Agreement& agreement = comm_.agree(w_.record, deadline_);
+      CallPlan& plan = kept<CallPlan>(agreement.plan);
+      if (!agreement.repeated) {
+        plan.arranged.clear();
+        for (size_t op = 0; op < batch_.size(); ++op) {
+          plan.arranged.push_back(arrange(comm_.call_name(call_), agreement.records, op));
+        }
+      }
+      prepare_outputs(plan);
+      if (!agreement.repeated) work_out(plan, agreement.records);
+      agreement.settled = true;
+      move(plan);
+    } catch (const Error& e) {
+      if (!e.collective()) give_up(e.what());
+      end(e.what());
+      throw;
+    } catch (const std::exception& e) {
+      give_up(e.what());
+      end(e.what());
+      throw;
+    } catch (...) {
+      give_up("an exception that is no std::exception");
+      end("an exception that is no std::exception");
+      throw;
+    }
+    end(nullptr);
+  }
+
+ private:
+  // What is this rank's alone cannot be part of the agreement any more, and its peers may be reading its memory: so the
+  // communicator ends, and the abort waits for them.
+  void give_up(const char* why) {
+    comm_.abort(fmt::format("{}: rank {} failed: {}", to_string(comm_.call_name(call_)), comm_.rank(), why));
+  }
+
+  // What is wrong with this rank's own arguments is said too, so that no rank waits for this one.
+  void say() {
+    Record& record = w_.record;
+    record.call = call_;
+    record.problem = ErrorKind::none;
+    record.problem_text.clear();
+    record.statements.resize(batch_.size());
+    w_.mine.clear();
+    for (Statement& statement : record.statements) statement.reset();
+    size_t op = 0;
+    try {
+      for (; op < batch_.size(); ++op) state(batch_[op], comm_, record.statements[op], w_.mine);
+      check_apart(batch_, comm_.size(), w_.mine);
+    } catch (const std::exception&) {
+      record.problem = kind_of(std::current_exception(), record.problem_text);
+      record.problem_text =
+          fmt::format("{}: {}", name(batch_[std::min(op, batch_.size() - 1)].op), record.problem_text);
+      for (Statement& statement : record.statements) statement.reset();
+    }
+  }
+
+  void work_out(CallPlan& plan, const std::vector<Record>& records) {
+    note_peers(records, plan.peers);
+    plan.rounds.clear();
+    plan.counted = {};
+    size_t first = 0;
+    for (const Arranged& arranged : plan.arranged) {
+      append_moves(arranged, comm_.rank(), static_cast<int>(first), w_.mine, plan.rounds);
+      first += 1 + output_count(arranged.op, comm_.size());
+    }
+    for (const Move& round : plan.rounds.all()) count(round, plan.counted);
+  }
+
+  void note_peers(const std::vector<Record>& records, PeerTensors& peers) const {
+    peers.resize(records.size());
+    for (size_t r = 0; r < records.size(); ++r) {
+      auto& list = peers[r];
+      list.clear();
+      for (const Statement& s : records[r].statements) {
+        const size_t next = list.size() + 1 + output_count(s.op, comm_.size());
+        list.push_back(s.has_x ? &s.x() : nullptr);
+        for (const Announced& out : s.outs()) list.push_back(&out);
+        list.resize(next, nullptr);
+      }
+    }
+  }
+
+  void move(const CallPlan& plan) {
+    try {
+      for (const Move& round : plan.rounds.all()) comm_.transport().run(round, w_.mine, plan.peers, deadline_);
+    } catch (const PeerTrouble& trouble) {
+      comm_.fail(trouble, call_);
+    }
+    moved_ = &plan.counted;
+  }
+
+  void prepare_outputs(const CallPlan& plan) {
+    size_t number = 0;
+    for (size_t op = 0; op < batch_.size(); ++op) {
+      const Arranged& a = plan.arranged[op];
+      Outcome& outcome = outcomes_[op];
+      outcome.sizes = a.sizes;
+      for (const Sizes& row : a.send) outcome.sizes.push_back(row[static_cast<size_t>(comm_.rank())]);
+      ++number;  // past x
+      const int count = static_cast<int>(output_count(a.op, comm_.size()));
+      for (int i = 0; i < count; ++i) {
+        Tensor& out = w_.mine[number++];
+        if (!has_output(a, comm_.rank())) continue;
+        if (!out.defined()) out = new_output(a, batch_[op], i);
+        if (a.as_parts) outcome.parts.push_back(out);
+        else outcome.tensor = out;
+      }
+    }
+  }
+
+  Tensor new_output(const Arranged& a, const Description& description, int out) {
+    // The root of a broadcast has the result already.
+    if (a.op == OpCode::broadcast && description.root == comm_.rank() && description.scale == 1) return description.x;
+    Tensor tensor = Tensor::empty(a.dtype, output_shape(a, comm_.rank(), out));
+    ++allocations_;
+    bytes_allocated_ += tensor.bytes();
+    return tensor;
+  }
+
+  void count(const Move& move, Stats& counted) const {
+    ++counted.moves;
+    for (const Receive& receive : move.receives) {
+      const int64_t bytes = receive.box.elements() * size_bytes(w_.mine[static_cast<size_t>(receive.tensor)].dtype());
+      ++counted.copies;
+      counted.bytes_copied += bytes;
+      for (size_t t = receive.first_term; t < receive.first_term + receive.terms; ++t) {
+        if (move.terms[t].rank == comm_.rank()) continue;
+        ++counted.messages;
+        counted.bytes_received += bytes;
+      }
+    }
+    for (const Send& send : move.sends) {
+      counted.bytes_sent += send.box.elements() * size_bytes(w_.mine[static_cast<size_t>(send.tensor)].dtype());
+    }
+  }
+
+  void end(const char* error) {
+    std::lock_guard lock(comm_.guard());
+    Stats& s = comm_.stats;
+    s.allocations += allocations_;
+    s.bytes_allocated += bytes_allocated_;
+    comm_.recorder.end(call_, moved_ == nullptr ? 0 : moved_->bytes_received, error);
+    if (moved_ == nullptr) return;
+    s.moves += moved_->moves;
+    s.messages += moved_->messages;
+    s.bytes_received += moved_->bytes_received;
+    s.bytes_sent += moved_->bytes_sent;
+    s.copies += moved_->copies;
+    s.bytes_copied += moved_->bytes_copied;
+  }
+
+  CommState& comm_;
+  std::span<const Description> batch_;
+  std::span<Outcome> outcomes_;
+  const int64_t call_;
+  Deadline deadline_;
+  Workspace& w_;
+  const Stats* moved_ = nullptr;  // what was moved, once it was
+  int64_t allocations_ = 0;
+  int64_t bytes_allocated_ = 0;
+};
+
+}  // namespace
+
+void execute(Comm& comm, std::span<const Description> batch, std::span<Outcome> outcomes, const Site& site) {
+  CommState& state = comm.state();
+  state.check_usable();
+  state.call([&] {
+    state.check_usable();
+    Engine(state, batch, outcomes, site).run();
+  });
+}
+
+std::shared_ptr<Task> start(Comm& comm, std::vector<Description> batch, const Site& site,
+                            std::shared_ptr<std::vector<Outcome>> outcomes) {
+  CommState& state = comm.state();
+  state.check_usable();
+  return state.submit([&state, batch = std::move(batch), site, outcomes = std::move(outcomes)] {
+    state.check_usable();
+    outcomes->resize(batch.size());
+    Engine(state, batch, *outcomes, site).run();
+  });
+}
+
+}  // namespace tessera::detail

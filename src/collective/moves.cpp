@@ -1,0 +1,139 @@
+#include "collective/moves.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "tensor/strided.hpp"
+
+namespace tessera {
+namespace {
+
+// Up to here one round, in which every rank reads every term whole, beats two rounds and the wait between them.
+constexpr int64_t kOneRoundBytes = 8192;
+
+// One end of a move: a tensor that is the rank's box of the layout, or the whole of which that box is a window.
+struct End {
+  int tensor;
+  bool whole;
+
+  Box local(const Box& global, const Layout& layout, int rank) const {
+    return whole ? global : global.relative_to(layout.box(rank).offset);
+  }
+};
+
+class Mover {
+ public:
+  Mover(int rank, std::span<const Tensor> mine, Move& move) : rank_(rank), mine_(mine), move_(move) {}
+
+  void between(const Layout& from, const Layout& to, End source, End target, Reduction reduction,
+               bool as_parts = false) {
+    size_t terms = 0;
+    for_each_source(from, to, rank_, [&](int peer, const Box& box) {
+      const Term term{peer, source.tensor, source.local(box, from, peer)};
+      if (!from.is_partial()) {
+        const Box place = as_parts ? Box::whole(box.extent) : target.local(box, to, rank_);
+        copy(as_parts ? target.tensor + peer : target.tensor, place, term, reduction);
+      } else if (terms++ == 0) {
+        receive(target.tensor, target.local(box, to, rank_), term, reduction);
+      } else {
+        move_.terms.push_back(term);
+        ++move_.receives.back().terms;
+      }
+    });
+    for_each_destination(from, to, rank_,
+                         [&](int peer, const Box& box) { send(peer, source.tensor, source.local(box, from, rank_)); });
+  }
+
+  // all_to_all_v: no layout of one tensor, but the same boxes.
+  void pairs(const Arranged& a, int x, int out) {
+    const auto me = static_cast<size_t>(rank_);
+    const auto stretch = [&](int64_t offset, int64_t extent) {
+      Box box = Box::whole(a.to.shape());
+      box.offset[static_cast<size_t>(a.dim)] = offset;
+      box.extent[static_cast<size_t>(a.dim)] = extent;
+      return box;
+    };
+    int64_t arrived = 0, sent = 0;
+    for (size_t peer = 0; peer < a.send.size(); ++peer) {
+      const Sizes& row = a.send[peer];
+      const int64_t start = std::accumulate(row.begin(), row.begin() + static_cast<ptrdiff_t>(me), int64_t{0});
+      const Box there = stretch(start, row[me]);
+      if (!there.empty()) copy(out, stretch(arrived, row[me]), {static_cast<int>(peer), x, there}, {});
+      arrived += row[me];
+      const Box here = stretch(sent, a.send[me][peer]);
+      if (!here.empty()) send(static_cast<int>(peer), x, here);
+      sent += a.send[me][peer];
+    }
+  }
+
+ private:
+  void receive(int tensor, const Box& box, const Term& term, Reduction reduction) {
+    move_.receives.push_back({tensor, box, move_.terms.size(), 1, reduction});
+    move_.terms.push_back(term);
+  }
+
+  void copy(int tensor, const Box& box, const Term& term, Reduction scaling) {
+    const bool scaled = scaling.op == ReduceOp::premul_sum;
+    if (scaled || term.rank != rank_ || !lies_there(tensor, box, term)) receive(tensor, box, term, scaling);
+  }
+
+  bool lies_there(int tensor, const Box& box, const Term& term) const {
+    const View target = view_of(mine_[static_cast<size_t>(tensor)]).box(box);
+    return target.data == view_of(mine_[static_cast<size_t>(term.tensor)]).box(term.box).data;
+  }
+
+  void send(int to, int tensor, const Box& box) {
+    if (to != rank_) move_.sends.push_back({to, tensor, box});
+  }
+
+  int rank_;
+  std::span<const Tensor> mine_;
+  Move& move_;
+};
+
+bool reduces_in_one_round(const Arranged& a) {
+  // With shared elements ranks would read what others are writing over.
+  return !a.shares_elements && volume(a.to.shape()) * size_bytes(a.dtype) <= kOneRoundBytes;
+}
+
+// The first dimension that has something for everyone, else the longest.
+Placement cut_for(const Dims& shape, int ranks) {
+  if (shape.empty()) return At(0);
+  const auto* wide = std::find_if(shape.begin(), shape.end(), [&](int64_t extent) { return extent >= ranks; });
+  const auto* chosen = wide != shape.end() ? wide : std::max_element(shape.begin(), shape.end());
+  return Shard(chosen - shape.begin(), even_sizes(*chosen, ranks));
+}
+
+}  // namespace
+
+Move& Rounds::operator[](size_t number) {
+  if (moves_.size() <= number) moves_.resize(number + 1);
+  count_ = std::max(count_, number + 1);
+  return moves_[number];
+}
+
+void Rounds::clear() {
+  for (Move& move : moves_) {
+    move.receives.clear();
+    move.terms.clear();
+    move.sends.clear();
+  }
+  count_ = 0;
+}
+
+void append_moves(const Arranged& a, int rank, int first_tensor, std::span<const Tensor> mine, Rounds& rounds) {
+  if (!a.moves) return;
+  const int x = first_tensor, out = first_tensor + 1;
+  Mover first(rank, mine, rounds[0]);
+  if (!a.send.empty()) {
+    first.pairs(a, x, out);
+  } else if (a.op == OpCode::all_reduce && !reduces_in_one_round(a)) {
+    const Layout cut(a.to.shape(), cut_for(a.to.shape(), a.to.ranks()), a.to.ranks());
+    first.between(a.from, cut, {x, false}, {out, true}, a.reduction);
+    Mover(rank, mine, rounds[1]).between(cut, a.to, {out, true}, {out, true}, {});
+  } else {
+    first.between(a.from, a.to, {x, false}, {out, false}, a.reduction, a.as_parts);
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,206 @@
+// The public functions: each names its fields in a description, and its result in the outcome.
+#include <tessera/collective.hpp>
+
+#include <algorithm>
+
+#include "comm/comm_state.hpp"
+#include "layout/layout.hpp"
+
+namespace tessera {
+
+using detail::Description;
+using detail::OpCode;
+using detail::Outcome;
+
+namespace {
+
+Gathered gathered(Outcome& outcome) { return {std::move(outcome.tensor), std::move(outcome.sizes)}; }
+
+}  // namespace
+
+Description AllGather::describe() const {
+  return {.op = OpCode::all_gather, .x = x, .out = out, .dim = dim, .scale = scale, .sizes = sizes};
+}
+Gathered AllGather::result(Outcome&& outcome) { return gathered(outcome); }
+
+Description AllGatherParts::describe() const {
+  return {.op = OpCode::all_gather_parts, .x = x, .parts = outs, .dim = dim, .sizes = sizes};
+}
+Parts AllGatherParts::result(Outcome&& outcome) { return {std::move(outcome.parts), std::move(outcome.sizes)}; }
+
+Description AllGatherSame::describe() const { return {.op = OpCode::all_gather_same, .x = x, .out = out}; }
+std::vector<Tensor> AllGatherSame::result(Outcome&& outcome) {
+  std::vector<Tensor> parts;
+  for (int64_t r = 0; r < outcome.tensor.shape(0); ++r) parts.push_back(outcome.tensor.select(0, r));
+  return parts;
+}
+
+Description GatherSizes::describe() const { return {.op = OpCode::gather_sizes, .x = x, .dim = dim}; }
+Sizes GatherSizes::result(Outcome&& outcome) { return std::move(outcome.sizes); }
+
+Description ReduceScatter::describe() const {
+  return {.op = OpCode::reduce_scatter, .x = x, .out = out, .dim = dim, .reduction = op, .sizes = sizes};
+}
+Tensor ReduceScatter::result(Outcome&& outcome) { return std::move(outcome.tensor); }
+
+Description AllReduce::describe() const { return {.op = OpCode::all_reduce, .x = x, .out = out, .reduction = op}; }
+Tensor AllReduce::result(Outcome&& outcome) { return std::move(outcome.tensor); }
+
+Description AllToAll::describe() const {
+  return {.op = OpCode::all_to_all, .x = x, .out = out, .dim = concat_dim, .split_dim = split_dim, .sizes = sizes};
+}
+Gathered AllToAll::result(Outcome&& outcome) { return gathered(outcome); }
+
+Description AllToAllV::describe() const {
+  return {.op = OpCode::all_to_all_v, .x = x, .out = out, .dim = dim, .sizes = send_sizes, .recv_sizes = recv_sizes};
+}
+Gathered AllToAllV::result(Outcome&& outcome) { return gathered(outcome); }
+
+Description Broadcast::describe() const {
+  return {.op = OpCode::broadcast, .x = x, .out = out, .root = root, .scale = scale};
+}
+Tensor Broadcast::result(Outcome&& outcome) { return std::move(outcome.tensor); }
+
+Description Scatter::describe() const {
+  return {.op = OpCode::scatter, .x = x, .out = out, .dim = dim, .root = root, .sizes = sizes};
+}
+Gathered Scatter::result(Outcome&& outcome) { return gathered(outcome); }
+
+Description Gather::describe() const {
+  return {.op = OpCode::gather, .x = x, .out = out, .dim = dim, .root = root, .sizes = sizes};
+}
+Gathered Gather::result(Outcome&& outcome) { return gathered(outcome); }
+
+Description Reduce::describe() const {
+  return {.op = OpCode::reduce, .x = x, .out = out, .root = root, .reduction = op};
+}
+Tensor Reduce::result(Outcome&& outcome) { return std::move(outcome.tensor); }
+
+Description Barrier::describe() const { return {.op = OpCode::barrier}; }
+Barrier::Result Barrier::result(Outcome&&) { return {}; }
+
+void Comm::barrier(const Site& site) { run(*this, Barrier{}, site); }
+
+Comm Comm::split(int64_t color, int64_t key, const Site& site) {
+  const Description description{.op = OpCode::split_comm, .extra = {color, key}};
+  Outcome outcome;
+  detail::execute(*this, {&description, 1}, {&outcome, 1}, site);
+  const Sizes& all = outcome.sizes;  // color and key of every rank
+  if (color < 0) return {};
+  std::vector<std::pair<int64_t, int>> members;  // by key, then rank
+  for (int r = 0; r < size(); ++r) {
+    if (all[2 * static_cast<size_t>(r)] == color) members.emplace_back(all[2 * static_cast<size_t>(r) + 1], r);
+  }
+  std::sort(members.begin(), members.end());
+  std::vector<int> ranks;
+  for (const auto& member : members) ranks.push_back(member.second);
+  const auto id = static_cast<uint64_t>(state().last_call());
+  return Comm(std::make_shared<detail::CommState>(state().transport().subgroup(id, ranks),
+                                                  fmt::format("{}/{}", name(), color), timeout()));
+}
+
+namespace {
+
+template <class Op>
+typename Op::Result run_on(Comm& comm, const Tensor& x, Op op, const Site& site) {
+  op.x = x;
+  return run(comm, op, site);
+}
+
+}  // namespace
+
+Gathered all_gather(Comm& comm, const Tensor& x, AllGather op, const Site& site) {
+  return run_on(comm, x, std::move(op), site);
+}
+Gathered all_gather(Comm& comm, const Tensor& x, int64_t dim, const Sizes& sizes, const Site& site) {
+  return run(comm, AllGather{.x = x, .dim = dim, .sizes = sizes}, site);
+}
+Parts all_gather_parts(Comm& comm, const Tensor& x, AllGatherParts op, const Site& site) {
+  return run_on(comm, x, std::move(op), site);
+}
+Parts all_gather_parts(Comm& comm, const Tensor& x, int64_t dim, const Sizes& sizes, const Site& site) {
+  return run(comm, AllGatherParts{.x = x, .dim = dim, .sizes = sizes}, site);
+}
+std::vector<Tensor> all_gather_same(Comm& comm, const Tensor& x, const Tensor& out, const Site& site) {
+  return run(comm, AllGatherSame{.x = x, .out = out}, site);
+}
+Sizes gather_sizes(Comm& comm, const Tensor& x, int64_t dim, const Site& site) {
+  return run(comm, GatherSizes{.x = x, .dim = dim}, site);
+}
+Tensor reduce_scatter(Comm& comm, const Tensor& x, ReduceScatter op, const Site& site) {
+  return run_on(comm, x, std::move(op), site);
+}
+Tensor reduce_scatter(Comm& comm, const Tensor& x, int64_t dim, const Sizes& sizes, Reduction op, const Site& site) {
+  return run(comm, ReduceScatter{.x = x, .dim = dim, .sizes = sizes, .op = op}, site);
+}
+Tensor all_reduce(Comm& comm, const Tensor& x, Reduction op, const Tensor& out, const Site& site) {
+  return run(comm, AllReduce{.x = x, .op = op, .out = out}, site);
+}
+Gathered all_to_all(Comm& comm, const Tensor& x, AllToAll op, const Site& site) {
+  return run_on(comm, x, std::move(op), site);
+}
+Gathered all_to_all(Comm& comm, const Tensor& x, int64_t split_dim, int64_t concat_dim, const Sizes& sizes,
+                    const Site& site) {
+  return run(comm, AllToAll{.x = x, .split_dim = split_dim, .concat_dim = concat_dim, .sizes = sizes}, site);
+}
+Gathered all_to_all_v(Comm& comm, const Tensor& x, AllToAllV op, const Site& site) {
+  return run_on(comm, x, std::move(op), site);
+}
+Gathered all_to_all_v(Comm& comm, const Tensor& x, const Sizes& send_sizes, const Sizes& recv_sizes, int64_t dim,
+                      const Site& site) {
+  return run(comm, AllToAllV{.x = x, .send_sizes = send_sizes, .recv_sizes = recv_sizes, .dim = dim}, site);
+}
+Tensor broadcast(Comm& comm, const Tensor& x, int64_t root, const Tensor& out, const Site& site) {
+  return run(comm, Broadcast{.x = x, .root = root, .out = out}, site);
+}
+Gathered scatter(Comm& comm, const Tensor& x, Scatter op, const Site& site) {
+  return run_on(comm, x, std::move(op), site);
+}
+Gathered scatter(Comm& comm, const Tensor& x, int64_t root, int64_t dim, const Sizes& sizes, const Site& site) {
+  return run(comm, Scatter{.x = x, .root = root, .dim = dim, .sizes = sizes}, site);
+}
+Gathered gather(Comm& comm, const Tensor& x, Gather op, const Site& site) {
+  return run_on(comm, x, std::move(op), site);
+}
+Gathered gather(Comm& comm, const Tensor& x, int64_t root, int64_t dim, const Site& site) {
+  return run(comm, Gather{.x = x, .root = root, .dim = dim}, site);
+}
+Tensor reduce(Comm& comm, const Tensor& x, int64_t root, Reduction op, const Tensor& out, const Site& site) {
+  return run(comm, Reduce{.x = x, .root = root, .op = op, .out = out}, site);
+}
+
+Tensor split(const Comm& comm, const Tensor& x, int64_t dim, const Sizes& sizes) {
+  const int64_t d = normalize_dim(dim, x.shape().size());
+  if (sizes.size() != static_cast<size_t>(comm.size())) {
+    throw ShapeError(
+        fmt::format("split: sizes has {} entries for {} ranks: give one for each", sizes.size(), comm.size()));
+  }
+  for (const int64_t size : sizes) {
+    if (size < 0) throw ShapeError(fmt::format("split: a size of {}: a size cannot be negative", size));
+  }
+  if (total(sizes) != x.shape(d)) {
+    throw ShapeError(fmt::format("split: the sizes [{}] add up to {}, but dim {} has {}", fmt::join(sizes, ", "),
+                                 total(sizes), d, x.shape(d)));
+  }
+  const Box box = Layout(x.shape(), Shard(d, sizes), comm.size()).box(comm.rank());
+  return x.box(box);
+}
+
+Gathered split_by_rank(const Comm& comm, const std::vector<Tensor>& parts) {
+  if (parts.size() != static_cast<size_t>(comm.size())) {
+    throw ShapeError(fmt::format("split_by_rank: {} parts for {} ranks: give one for each", parts.size(), comm.size()));
+  }
+  Sizes sizes;
+  for (const Tensor& part : parts) sizes.push_back(part.shape(0));
+  return {parts[static_cast<size_t>(comm.rank())], sizes};
+}
+
+Gathered split_by_rank(const Comm& comm, const Tensor& stacked) {
+  if (stacked.ndim() < 2 || stacked.shape(0) != comm.size()) {
+    throw ShapeError(fmt::format("split_by_rank: a stack for {} ranks has shape [{}, rows, …], not {}", comm.size(),
+                                 comm.size(), stacked.shape()));
+  }
+  return {stacked.select(0, comm.rank()), Sizes(static_cast<size_t>(comm.size()), stacked.shape(1))};
+}
+
+}  // namespace tessera

@@ -1,0 +1,119 @@
+#include <tessera/collective.hpp>
+
+#include "comm/comm_state.hpp"
+#include "tensor/strided.hpp"
+
+namespace tessera {
+namespace {
+
+using detail::CommState;
+
+// A posted send or receive, seen as a Work's task.
+class PairTask : public detail::Task {
+ public:
+  PairTask(std::shared_ptr<CommState> comm, std::unique_ptr<Ticket> ticket, std::string what)
+      : comm_(std::move(comm)), ticket_(std::move(ticket)), what_(std::move(what)) {}
+
+  bool done() override { return over_ || ticket_->done(); }
+
+  void wait() override {
+    if (!over_) finish();
+    seen_ = true;
+    if (error_ != nullptr) std::rethrow_exception(error_);
+  }
+
+  void drop() noexcept override {
+    if (comm_->in_forked_child()) return;
+    if (!over_) finish();
+    if (error_ != nullptr && !seen_) comm_->defer(error_);
+  }
+
+  Received received() const { return {ticket_->tensor(), ticket_->peer()}; }
+
+ private:
+  void finish() noexcept {
+    try {
+      try {
+        comm_->check_not_forked();
+        ticket_->wait(comm_->deadline());
+        count();
+      } catch (const PeerTrouble& trouble) {
+        comm_->fail_pair(trouble, what_);
+      }
+    } catch (...) {
+      error_ = std::current_exception();
+    }
+    over_ = true;
+  }
+
+  void count() {
+    std::lock_guard lock(comm_->guard());
+    Stats& s = comm_->stats;
+    ++s.calls;
+    const int64_t bytes = ticket_->tensor().bytes();
+    if (what_.starts_with("send")) {
+      s.bytes_sent += bytes;
+    } else {
+      ++s.messages;
+      ++s.copies;
+      s.bytes_received += bytes;
+      s.bytes_copied += bytes;
+    }
+  }
+
+  std::shared_ptr<CommState> comm_;
+  std::unique_ptr<Ticket> ticket_;
+  std::string what_;
+  bool over_ = false;
+  bool seen_ = false;
+  std::exception_ptr error_;
+};
+
+void check_peer(const CommState& comm, int peer, const char* field, bool any) {
+  if ((peer >= 0 && peer < comm.size()) || (any && peer == kAnySource)) return;
+  throw ShapeError(fmt::format("{} is {}, none of the ranks 0 to {} of communicator \"{}\"", field, peer,
+                               comm.size() - 1, comm.name()));
+}
+
+std::shared_ptr<PairTask> post_send(Comm& comm, const Tensor& x, int to, int64_t tag, const Site& site) {
+  CommState& state = comm.state();
+  state.check_usable();
+  check_peer(state, to, "to", false);
+  if (!x.defined()) throw ShapeError("send: x is undefined");
+  return std::make_shared<PairTask>(state.shared_from_this(), state.transport().post_send(x, to, tag, site_text(site)),
+                                    fmt::format("send to rank {} (tag {}) at {}", to, tag, site_text(site)));
+}
+
+std::shared_ptr<PairTask> post_recv(Comm& comm, int from, int64_t tag, const Tensor& out, const Site& site) {
+  CommState& state = comm.state();
+  state.check_usable();
+  check_peer(state, from, "from", true);
+  if (may_overlap_itself(out)) throw ShapeError("recv: out has several elements in one place: it cannot be written to");
+  const std::string source = from == kAnySource ? "any rank" : fmt::format("rank {}", from);
+  return std::make_shared<PairTask>(state.shared_from_this(),
+                                    state.transport().post_receive(out, from, tag, site_text(site)),
+                                    fmt::format("recv from {} (tag {}) at {}", source, tag, site_text(site)));
+}
+
+}  // namespace
+
+void send(Comm& comm, const Tensor& x, int to, int64_t tag, const Site& site) {
+  post_send(comm, x, to, tag, site)->wait();
+}
+
+Received recv(Comm& comm, int from, int64_t tag, const Tensor& out, const Site& site) {
+  const auto task = post_recv(comm, from, tag, out, site);
+  task->wait();
+  return task->received();
+}
+
+Work start_send(Comm& comm, const Tensor& x, int to, int64_t tag, const Site& site) {
+  return Work(post_send(comm, x, to, tag, site));
+}
+
+WorkOf<Received> start_recv(Comm& comm, int from, int64_t tag, const Tensor& out, const Site& site) {
+  const auto task = post_recv(comm, from, tag, out, site);
+  return {task, [task] { return task->received(); }};
+}
+
+}  // namespace tessera

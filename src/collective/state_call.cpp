@@ -1,0 +1,180 @@
+#include "collective/state_call.hpp"
+
+#include <algorithm>
+#include <tuple>
+
+#include "collective/arrange.hpp"
+#include "tensor/strided.hpp"
+
+namespace tessera {
+namespace {
+
+using detail::CommState;
+using detail::Description;
+
+bool needs_x(const Description& d, int rank) {
+  if (d.op == OpCode::barrier || d.op == OpCode::split_comm) return false;
+  return (d.op != OpCode::broadcast && d.op != OpCode::scatter) || d.root == rank;
+}
+
+bool cuts(OpCode op) {
+  switch (op) {
+    case OpCode::all_gather:
+    case OpCode::all_gather_parts:
+    case OpCode::gather_sizes:
+    case OpCode::reduce_scatter:
+    case OpCode::all_to_all:
+    case OpCode::all_to_all_v:
+    case OpCode::scatter:
+    case OpCode::gather: return true;
+    default: return false;
+  }
+}
+
+void check_sizes(const Sizes& sizes, const char* field, int ranks) {
+  if (sizes.size() != static_cast<size_t>(ranks)) {
+    throw ShapeError(fmt::format("{} has {} entries for {} ranks: give one for each", field, sizes.size(), ranks));
+  }
+  for (size_t r = 0; r < sizes.size(); ++r) {
+    if (sizes[r] < 0) throw ShapeError(fmt::format("{}[{}] is {}: a size cannot be negative", field, r, sizes[r]));
+  }
+  total(sizes);
+}
+
+void check_dims(const Description& d, const Tensor& x, Statement& s) {
+  if (!cuts(d.op)) return;
+  if (x.ndim() == 0) {
+    throw ShapeError(fmt::format(
+        "x has no dimension to work along (it is 0-d){}",
+        d.op == OpCode::all_gather || d.op == OpCode::all_gather_parts ? ": use all_gather_same, which takes it" : ""));
+  }
+  const auto ndim = static_cast<size_t>(x.ndim());
+  s.dim = normalize_dim(d.dim, ndim, d.op == OpCode::all_to_all ? "concat_dim" : "dim");
+  if (d.op != OpCode::all_to_all) return;
+  s.split_dim = normalize_dim(d.split_dim, ndim, "split_dim");
+  if (s.split_dim == s.dim) {
+    throw ShapeError(fmt::format("split_dim and concat_dim are both {}: within one dimension use all_to_all_v", s.dim));
+  }
+}
+
+void check_all_to_all_v(const Description& d, const Statement& s, int ranks) {
+  check_sizes(d.sizes, "send_sizes", ranks);
+  if (!d.recv_sizes.empty()) check_sizes(d.recv_sizes, "recv_sizes", ranks);
+  if (total(d.sizes) != d.x.shape(s.dim)) {
+    throw ShapeError(fmt::format("send_sizes [{}] add up to {}, but dim {} of x has {}", fmt::join(d.sizes, ", "),
+                                 total(d.sizes), s.dim, d.x.shape(s.dim)));
+  }
+}
+
+// kApart, kClash, or how many elements the output lies behind x, where both have the same strides.
+int64_t in_place(const Tensor& x, const Tensor& out) {
+  if (!x.defined() || !may_overlap(x, out)) return kApart;
+  if (x.dtype() != out.dtype() || x.ndim() != out.ndim()) return kClash;
+  for (size_t d = 0; d < x.shape().size(); ++d) {
+    const bool matters = x.shape()[d] > 1 && out.shape()[d] > 1;
+    if (matters && x.strides()[d] != out.strides()[d]) return kClash;
+  }
+  const auto bytes = reinterpret_cast<intptr_t>(out.data()) - reinterpret_cast<intptr_t>(x.data());
+  return bytes % size_bytes(x.dtype()) == 0 ? bytes / size_bytes(x.dtype()) : kClash;
+}
+
+Announced announce(const Tensor& t, CommState& comm) {
+  return {t.dtype(), t.shape(), t.strides(), comm.transport().handle_of(t)};
+}
+
+void add_output(const Tensor& out, const Tensor& x, CommState& comm, Statement& s, std::vector<Tensor>& tensors) {
+  if (!out.defined()) throw ShapeError("a tensor of the outputs is undefined");
+  if (may_overlap_itself(out)) {
+    throw ShapeError(
+        fmt::format("out has several elements in one place (shape {}, strides {}): it cannot be written to",
+                    out.shape(), out.strides()));
+  }
+  s.tensors.push_back(announce(out, comm));
+  s.in_place.push_back(in_place(x, out));
+  tensors.push_back(out);
+}
+
+void add_outputs(const Description& d, CommState& comm, Statement& s, std::vector<Tensor>& tensors) {
+  const Tensor x = tensors.back();
+  for (const Tensor& part : d.parts) add_output(part, x, comm, s, tensors);
+  if (d.out.defined()) {
+    add_output(d.out, x, comm, s, tensors);
+  } else if (d.op == OpCode::all_reduce) {
+    // Peers read it in a second round, so it must be announced with the rest.
+    add_output(Tensor::empty(x.dtype(), x.shape()), x, comm, s, tensors);
+    std::lock_guard lock(comm.guard());
+    ++comm.stats.allocations;
+    comm.stats.bytes_allocated += tensors.back().bytes();
+  }
+}
+
+}  // namespace
+
+void state(const Description& d, CommState& comm, Statement& s, std::vector<Tensor>& tensors) {
+  const size_t first = tensors.size();
+  const bool stacked = d.op == OpCode::all_gather_same && d.x.defined();
+  s.op = d.op;
+  s.dim = d.dim;
+  s.split_dim = d.split_dim;
+  s.root = d.root;
+  s.reduction = d.reduction;
+  s.scale = d.scale;
+  std::copy(std::begin(d.extra), std::end(d.extra), std::begin(s.extra));
+  if (d.root < 0 || d.root >= comm.size()) {
+    throw ShapeError(fmt::format("root {} is none of the ranks 0 to {}", d.root, comm.size() - 1));
+  }
+  if (!d.x.defined() && needs_x(d, comm.rank())) {
+    throw ShapeError(d.op == OpCode::broadcast || d.op == OpCode::scatter ? "x is undefined on the root"
+                                                                          : "x is undefined");
+  }
+  s.has_x = d.x.defined();
+  if (s.has_x) {
+    check_dims(d, d.x, s);
+    if (d.op == OpCode::reduce_scatter || d.op == OpCode::all_reduce || d.op == OpCode::reduce) {
+      check_reducible(d.reduction, d.x.dtype());
+    }
+    if (d.scale != 1) check_reducible({ReduceOp::premul_sum, d.scale}, d.x.dtype());
+    tensors.push_back(stacked ? d.x.unsqueeze(0) : d.x);
+    s.tensors.push_back(announce(tensors.back(), comm));
+  } else {
+    tensors.emplace_back();
+  }
+  if (d.op == OpCode::all_to_all_v) check_all_to_all_v(d, s, comm.size());
+  else if (!d.sizes.empty()) check_sizes(d.sizes, "sizes", comm.size());
+  s.sizes = d.sizes;
+  s.recv_sizes = d.recv_sizes;
+  add_outputs(d, comm, s, tensors);
+  tensors.resize(first + 1 + output_count(d.op, comm.size()));
+}
+
+void check_apart(std::span<const Description> batch, int ranks, std::span<const Tensor> tensors) {
+  if (tensors.size() < 3) return;
+  struct Range {
+    Extent extent;
+    size_t op;
+    bool written;
+  };
+  std::vector<Range> ranges;
+  size_t number = 0;
+  for (size_t op = 0; op < batch.size(); ++op) {
+    for (size_t i = 0; i < 1 + output_count(batch[op].op, ranks); ++i) {
+      const Extent extent = extent_of(tensors[number++]);
+      if (extent.begin != extent.end) ranges.push_back({extent, op, i > 0});
+    }
+  }
+  // In the order of their beginnings, what overlaps a written range from another operation stands near it.
+  std::sort(ranges.begin(), ranges.end(),
+            [](const Range& a, const Range& b) { return a.extent.begin < b.extent.begin; });
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    for (size_t j = i + 1; j < ranges.size() && ranges[j].extent.begin < ranges[i].extent.end; ++j) {
+      const auto& [a, b] = std::tie(ranges[i], ranges[j]);
+      // x and out of one operation may share elements: arrange() looks at that when it knows their places.
+      const bool harmless = a.op == b.op ? !(a.written && b.written) : !(a.written || b.written);
+      if (harmless) continue;
+      throw ShapeError(fmt::format("an output of operation {} of the list lies over a tensor of operation {}",
+                                   (a.written ? a.op : b.op) + 1, (a.written ? b.op : a.op) + 1));
+    }
+  }
+}
+
+}  // namespace tessera

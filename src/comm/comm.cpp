@@ -1,0 +1,63 @@
+#include <tessera/comm.hpp>
+
+#include "comm/comm_state.hpp"
+
+namespace tessera {
+
+using detail::CommState;
+
+Comm::Comm(std::shared_ptr<CommState> state) : state_(std::move(state)) {}
+Comm::Comm(Comm&&) noexcept = default;
+
+Comm& Comm::operator=(Comm&& other) noexcept {
+  std::swap(state_, other.state_);
+  return *this;
+}
+
+Comm::~Comm() {
+  // In a forked child its locks may be held, and its conditions waited for, by threads that are not there.
+  if (state_ != nullptr && state_->in_forked_child()) new std::shared_ptr<CommState>(std::move(state_));
+}
+
+CommState& Comm::state() const {
+  if (state_ == nullptr) throw Error("the communicator is undefined: this rank is in no such group");
+  return *state_;
+}
+
+int Comm::rank() const { return state().rank(); }
+int Comm::size() const { return state().size(); }
+const std::string& Comm::name() const { return state().name(); }
+std::chrono::nanoseconds Comm::timeout() const { return state().timeout(); }
+void Comm::set_timeout(std::chrono::nanoseconds timeout) { state().set_timeout(timeout); }
+
+Comm Comm::shrink() {
+  CommState& s = state();
+  s.check_not_forked();
+  if (!s.transport().aborted()) throw Error(fmt::format("shrink(): communicator \"{}\" is alive", name()));
+  const std::vector<int> ranks = s.transport().survivors(s.deadline());
+  return Comm(std::make_shared<CommState>(s.transport().subgroup(0, ranks), name() + "'", timeout()));
+}
+
+void Comm::abort(const std::string& reason) {
+  state().check_not_forked();
+  state().abort(fmt::format("communicator \"{}\" was aborted by rank {}: {}", name(), rank(), reason));
+}
+
+Stats Comm::stats() const {
+  std::lock_guard lock(state().guard());
+  return state().stats;
+}
+
+void Comm::reset_stats() {
+  std::lock_guard lock(state().guard());
+  state().stats = {};
+}
+
+std::vector<CallRecord> Comm::recent_calls() const {
+  std::lock_guard lock(state().guard());
+  return state().recorder.calls();
+}
+
+std::string Comm::chrome_trace() const { return tessera::chrome_trace(recent_calls(), name(), rank()); }
+
+}  // namespace tessera

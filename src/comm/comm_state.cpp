@@ -1,0 +1,308 @@
+#include "comm/comm_state.hpp"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace tessera::detail {
+namespace {
+
+// Counts forks, so that a child knows that it is one without asking the system at every call.
+std::atomic<int> fork_generation{0};
+
+int current_generation() {
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { fork_generation.fetch_add(1); });
+  (void)registered;
+  return fork_generation.load(std::memory_order_relaxed);
+}
+
+// A call on the worker.
+class QueuedTask : public Task {
+ public:
+  explicit QueuedTask(std::weak_ptr<CommState> comm) : comm_(std::move(comm)) {}
+
+  void finish(std::exception_ptr error) {
+    std::lock_guard lock(guard_);
+    error_ = std::move(error);
+    done_ = true;
+    changed_.notify_all();
+  }
+  bool done() override {
+    if (forked()) return true;
+    std::lock_guard lock(guard_);
+    return done_;
+  }
+  void wait() override {
+    if (forked()) throw Error("a Work was started before a fork and cannot be waited for in the child");
+    std::unique_lock lock(guard_);
+    changed_.wait(lock, [&] { return done_; });
+    seen_ = true;
+    if (error_ != nullptr) std::rethrow_exception(error_);
+  }
+  void drop() noexcept override {
+    if (forked()) return;
+    std::unique_lock lock(guard_);
+    changed_.wait(lock, [&] { return done_; });
+    const auto comm = comm_.lock();
+    // Taken away here: the error is its caller's, and the worker must not be the last to have it.
+    const std::exception_ptr error = std::exchange(error_, nullptr);
+    if (error != nullptr && !seen_ && comm != nullptr) comm->defer(error);
+  }
+
+ private:
+  // The worker lives in the parent, and may have held the lock.
+  bool forked() const { return fork_generation.load(std::memory_order_relaxed) != born_in_; }
+
+  const int born_in_ = current_generation();
+  std::mutex guard_;
+  std::condition_variable changed_;
+  bool done_ = false;
+  bool seen_ = false;
+  std::exception_ptr error_;
+  std::weak_ptr<CommState> comm_;
+};
+
+}  // namespace
+
+ErrorKind kind_of(const std::exception_ptr& error, std::string& text) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const MismatchError& e) {
+    text = e.what();
+    return ErrorKind::mismatch;
+  } catch (const ShapeError& e) {
+    text = e.what();
+    return ErrorKind::shape;
+  } catch (const DTypeError& e) {
+    text = e.what();
+    return ErrorKind::dtype;
+  } catch (const PeerLostError& e) {
+    text = e.what();
+    return ErrorKind::peer_lost;
+  } catch (const TimeoutError& e) {
+    text = e.what();
+    return ErrorKind::timed_out;
+  } catch (const AbortedError& e) {
+    text = e.what();
+    return ErrorKind::aborted;
+  } catch (const std::exception& e) {
+    text = e.what();
+  } catch (...) {
+    text = "an exception that is no std::exception";
+  }
+  return ErrorKind::other;
+}
+
+CommState::CommState(std::unique_ptr<Transport> transport, std::string name, std::chrono::nanoseconds timeout)
+    : transport_(std::move(transport)),
+      name_(std::move(name)),
+      rank_(transport_->rank()),
+      size_(transport_->size()),
+      born_in_(current_generation()),
+      timeout_(timeout.count()) {}
+
+CommState::~CommState() { close("its Comm was destroyed"); }
+
+void CommState::close(const std::string& farewell) noexcept {
+  if (closed_) return;
+  closed_ = true;
+  if (in_forked_child()) {
+    // The worker lives in the parent: nothing here to join, and the slot is the parent's.
+    if (worker_.joinable()) worker_.detach();
+    return;
+  }
+  {
+    std::lock_guard lock(queue_guard_);
+    closing_ = true;
+  }
+  queue_changed_.notify_all();
+  if (worker_.joinable()) worker_.join();
+  transport_->leave(farewell);
+}
+
+void CommState::set_timeout(std::chrono::nanoseconds timeout) {
+  if (timeout.count() <= 0) throw Error(fmt::format("a timeout of {} ns is not positive", timeout.count()));
+  timeout_.store(timeout.count());
+}
+
+Deadline CommState::deadline(Clock::time_point now) const {
+  constexpr std::chrono::nanoseconds kLongest = std::chrono::hours(24 * 365);  // keeps the sum within the clock's range
+  return now + std::min(timeout(), kLongest);
+}
+
+std::shared_ptr<Task> CommState::submit(std::function<void()> fn) {
+  auto task = std::make_shared<QueuedTask>(weak_from_this());
+  pending_.fetch_add(1);
+  std::lock_guard lock(queue_guard_);
+  queue_.push_back([this, task, fn = std::move(fn)]() mutable {
+    std::exception_ptr error;
+    try {
+      fn();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    fn = nullptr;  // the task may outlive its tensors' owner
+    pending_.fetch_sub(1);
+    task->finish(std::move(error));
+  });
+  if (!worker_.joinable()) worker_ = std::thread([this] { work_off(); });
+  queue_changed_.notify_all();
+  return task;
+}
+
+void CommState::work_off() {
+  while (true) {
+    std::function<void()> next;
+    {
+      std::unique_lock lock(queue_guard_);
+      queue_changed_.wait(lock, [&] { return closing_ || !queue_.empty(); });
+      if (queue_.empty()) return;
+      next = std::move(queue_.front());
+      queue_.pop_front();
+    }
+    next();
+  }
+}
+
+bool CommState::in_forked_child() const { return fork_generation.load(std::memory_order_relaxed) != born_in_; }
+
+void CommState::check_not_forked() const {
+  if (!in_forked_child()) return;
+  throw Error(fmt::format("communicator \"{}\" was made before a fork and cannot be used in the child", name_));
+}
+
+void CommState::check_usable() {
+  check_not_forked();
+  if (!transport_->aborted()) return;
+  const Verdict verdict = transport_->abort({});
+  throw AbortedError(
+      fmt::format("communicator \"{}\" is dead; shrink() makes a new one of the ranks that are left. It died "
+                  "of this:\n{}",
+                  name_, verdict.text));
+}
+
+Agreement& CommState::agree(Record& mine, Deadline deadline) {
+  attach_deferred(mine);
+  const OpCode op = mine.statements.empty() ? OpCode::none : mine.statements[0].op;
+  words_.clear();
+  encode(mine, words_);
+  try {
+    transport_->exchange(std::as_bytes(std::span(words_)),
+                         static_cast<uint64_t>(mine.call) * 256 + static_cast<uint64_t>(op), spans_, deadline);
+  } catch (const PeerTrouble& trouble) {
+    fail(trouble, mine.call);
+  }
+  // Where a loop makes several calls, each of its lines has a place of its own.
+  Agreement& agreement = agreements_[static_cast<uint64_t>(mine.line) % agreements_.size()];
+  agreement.repeated = agreement.settled && note_said(agreement);
+  if (agreement.repeated) {
+    for (size_t r = 0; r < spans_.size(); ++r) decode_changes(spans_[r], agreement.records[r]);
+    return agreement;
+  }
+  agreement.settled = false;
+  agreement.said.resize(spans_.size());
+  agreement.records.resize(spans_.size());
+  note_said(agreement);
+  for (size_t r = 0; r < spans_.size(); ++r) decode(spans_[r], agreement.records[r]);
+  check_agreement(call_name(mine.call), agreement.records);
+  return agreement;
+}
+
+// Whether every rank said the same as before; what differs is noted.
+bool CommState::note_said(Agreement& agreement) const {
+  bool same = true;
+  for (size_t r = 0; r < spans_.size(); ++r) {
+    const auto now = common_part(spans_[r]);
+    auto& before = agreement.said[r];
+    if (now.size() == before.size() && std::memcmp(now.data(), before.data(), now.size()) == 0) continue;
+    before.assign(now.begin(), now.end());
+    same = false;
+  }
+  return same;
+}
+
+void CommState::attach_deferred(Record& mine) {
+  if (!has_deferred_.load(std::memory_order_acquire)) return;
+  std::exception_ptr error;
+  {
+    std::lock_guard lock(guard_);
+    std::swap(error, deferred_);
+    has_deferred_.store(false);
+  }
+  mine.problem = kind_of(error, mine.problem_text);
+  mine.problem_text = "a call whose Work was dropped had failed: " + mine.problem_text;
+}
+
+void CommState::defer(std::exception_ptr error) {
+  std::lock_guard lock(guard_);
+  if (deferred_ == nullptr) deferred_ = std::move(error);
+  has_deferred_.store(true, std::memory_order_release);
+}
+
+std::string CommState::where_ranks_are(int64_t call) const {
+  std::string text;
+  for (int r = 0; r < size_; ++r) {
+    const uint64_t last = transport_->call_of(r);
+    const auto op = static_cast<OpCode>(last % 256);
+    if (transport_->has_left(r)) {
+      text += fmt::format("  rank {}: left: {}\n", r, transport_->farewell(r));
+    } else if (static_cast<int64_t>(last / 256) >= call) {
+      text += fmt::format("  rank {}: in call #{}, {}\n", r, last / 256, tessera::name(op));
+    } else if (last == 0) {
+      text += fmt::format("  rank {}: has made no call yet\n", r);
+    } else {
+      text += fmt::format("  rank {}: last seen in call #{}, {}\n", r, last / 256, tessera::name(op));
+    }
+  }
+  return text;
+}
+
+void CommState::fail(const PeerTrouble& trouble, int64_t call) {
+  std::vector<int> missing;
+  for (int r = 0; r < size_; ++r) {
+    const bool gone = trouble.kind == PeerTrouble::closed ? transport_->has_left(r) && !transport_->has_come(r)
+                                                          : r == trouble.rank || !transport_->has_come(r);
+    if (gone && r != rank_) missing.push_back(r);
+  }
+  if (missing.empty()) missing.push_back(trouble.rank);
+  die(trouble.kind, to_string(call_name(call)), call, missing);
+}
+
+void CommState::fail_pair(const PeerTrouble& trouble, const std::string& what) {
+  std::vector<int> missing{trouble.rank};
+  if (trouble.rank < 0) {  // any source: nobody came
+    missing.clear();
+    for (int r = 0; r < size_; ++r) {
+      if (r != rank_) missing.push_back(r);
+    }
+  }
+  die(trouble.kind, fmt::format("{} on communicator \"{}\" ({} ranks)", what, name_, size_), calls_ + 1, missing);
+}
+
+void CommState::die(PeerTrouble::Kind kind, const std::string& what, int64_t call, const std::vector<int>& missing) {
+  const std::string who = fmt::format("rank{} {}", missing.size() == 1 ? "" : "s", rank_list(missing));
+  const bool late = kind == PeerTrouble::timed_out;
+  const std::string happened =
+      late ? fmt::format("{} did not come within {:.3g} s", who, std::chrono::duration<double>(timeout()).count())
+           : fmt::format("{} left while others were waiting", who);
+  std::string history;
+  {
+    std::lock_guard lock(guard_);
+    history = recorder.summary();
+  }
+  const std::string text = fmt::format(
+      "{}: {}\n{}Last calls of rank {}: {}\nThe communicator is dead. shrink() makes a new one of the ranks that "
+      "are left{}.",
+      what, happened, where_ranks_are(call), rank_, history.empty() ? "none" : history,
+      late ? "; set_timeout() waits longer" : "");
+  const Verdict verdict =
+      transport_->abort({static_cast<uint32_t>(late ? ErrorKind::timed_out : ErrorKind::peer_lost), text});
+  throw_error(static_cast<ErrorKind>(verdict.kind), verdict.text);
+}
+
+void CommState::abort(const std::string& reason) {
+  transport_->abort({static_cast<uint32_t>(ErrorKind::aborted), reason});
+}
+
+}  // namespace tessera::detail

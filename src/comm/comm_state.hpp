@@ -1,0 +1,121 @@
+// What stands behind a Comm: its transport, its order of calls, its worker, its statistics and its flight recorder.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <tessera/comm.hpp>
+#include <tessera/work.hpp>
+
+#include "comm/agreement.hpp"
+#include "comm/recorder.hpp"
+#include "comm/transport.hpp"
+
+namespace tessera::detail {
+
+// What all ranks said in a call. Kept, so that of a call like an earlier one (in all that any rank said, but for where its
+// tensors lie) nothing has to be worked out again: whether all bytes are the same is the whole check.
+struct Agreement {
+  std::vector<Record> records;
+  bool repeated = false;  // like the call that was settled here before
+  bool settled = false;   // the caller has worked out what follows from the records, and put it into `plan`
+  std::shared_ptr<void> plan;
+  std::vector<std::vector<std::byte>> said;  // the common part of each record
+};
+
+class CommState : public std::enable_shared_from_this<CommState> {
+ public:
+  CommState(std::unique_ptr<Transport> transport, std::string name, std::chrono::nanoseconds timeout);
+  ~CommState();
+
+  // Finishes what is pending and leaves.
+  void close(const std::string& farewell) noexcept;
+
+  Transport& transport() { return *transport_; }
+  const std::string& name() const { return name_; }
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  std::chrono::nanoseconds timeout() const { return std::chrono::nanoseconds(timeout_.load()); }
+  void set_timeout(std::chrono::nanoseconds timeout);
+  Deadline deadline(Clock::time_point now = Clock::now()) const;
+
+  // Runs fn now if nothing is pending, else on the worker after all that is, and waits for it.
+  template <class Fn>
+  void call(Fn&& fn) {
+    if (pending_.load(std::memory_order_acquire) == 0) fn();
+    else Work(submit(fn)).wait();
+  }
+  // Runs fn on the worker.
+  std::shared_ptr<Task> submit(std::function<void()> fn);
+
+  // Throws where this communicator cannot be used: in a forked child, after an abort.
+  void check_usable();
+  bool in_forked_child() const;
+  void check_not_forked() const;
+  int64_t next_call() { return ++calls_; }
+  int64_t last_call() const { return calls_; }
+  CallName call_name(int64_t number) const { return {number, name_, size_}; }
+
+  // Says `mine` to everybody and returns what everybody said, when all agree; throws on every rank otherwise. Valid until
+  // the next call. An error of a Work that was dropped is told here.
+  Agreement& agree(Record& mine, Deadline deadline);
+  // Makes the error that all ranks see out of a peer that did not come; the communicator is dead then.
+  [[noreturn]] void fail(const PeerTrouble& trouble, int64_t call);
+  // The same for a message between two ranks; `what` names it.
+  [[noreturn]] void fail_pair(const PeerTrouble& trouble, const std::string& what);
+  // This rank cannot go on with a call that all agreed on.
+  void abort(const std::string& reason);
+  void defer(std::exception_ptr error);
+
+  // Kept between calls by the engine that runs them, for its capacity.
+  std::shared_ptr<void> workspace;
+
+  std::mutex& guard() { return guard_; }  // of stats and recorder
+  Stats stats;
+  Recorder recorder;
+
+ private:
+  void work_off();
+  void attach_deferred(Record& mine);
+  bool note_said(Agreement& agreement) const;
+  std::string where_ranks_are(int64_t call) const;
+  [[noreturn]] void die(PeerTrouble::Kind kind, const std::string& what, int64_t call, const std::vector<int>& missing);
+
+  std::unique_ptr<Transport> transport_;
+  const std::string name_;
+  const int rank_;
+  const int size_;
+  const int born_in_;  // which fork generation made it
+  std::atomic<int64_t> timeout_;
+  std::atomic<int64_t> calls_{0};  // a message that fails beside the worker's call asks for it
+
+  std::mutex guard_;
+  std::mutex queue_guard_;
+  std::condition_variable queue_changed_;
+  std::deque<std::function<void()>> queue_;
+  std::atomic<int> pending_{0};
+  bool closing_ = false;
+  bool closed_ = false;
+  std::thread worker_;
+  std::exception_ptr deferred_;
+  std::atomic<bool> has_deferred_{false};
+
+  // Kept between calls for their capacity.
+  std::vector<int64_t> words_;
+  std::vector<std::span<const std::byte>> spans_;
+  std::array<Agreement, 16> agreements_;
+};
+
+// Sorts an exception into the kind and text that can be told to other ranks.
+ErrorKind kind_of(const std::exception_ptr& error, std::string& text);
+
+}  // namespace tessera::detail

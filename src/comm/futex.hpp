@@ -1,0 +1,26 @@
+// Sleeping in the kernel until a word changes. Works between processes too, so that one protocol serves both.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+
+namespace tessera {
+
+using Clock = std::chrono::steady_clock;
+using Deadline = Clock::time_point;
+
+// Returns when *word is not `expected`, when woken, at the deadline, or for no reason at all.
+void futex_wait(const std::atomic<uint32_t>& word, uint32_t expected, Deadline deadline);
+void futex_wake_all(const std::atomic<uint32_t>& word);
+
+// Tells the core that this is a waiting loop.
+inline void cpu_relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+}  // namespace tessera

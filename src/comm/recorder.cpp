@@ -1,0 +1,93 @@
+#include "comm/recorder.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace tessera {
+namespace {
+
+std::string json_text(std::string_view text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') quoted += '\\';
+    if (c == '\n') quoted += "\\n";
+    else if (static_cast<unsigned char>(c) < 0x20) quoted += fmt::format("\\u{:04x}", static_cast<int>(c));
+    else quoted += c;
+  }
+  return quoted + '"';
+}
+
+std::string operation_text(OpCode op, size_t batch) {
+  return batch <= 1 ? std::string(name(op)) : fmt::format("{} and {} more", name(op), batch - 1);
+}
+
+}  // namespace
+
+const char* file_of(const Site& site) {
+  const char* slash = std::strrchr(site.file_name(), '/');
+  return slash == nullptr ? site.file_name() : slash + 1;
+}
+
+std::string site_text(const Site& site) { return fmt::format("{}:{}", file_of(site), site.line()); }
+
+void Recorder::begin(int64_t call, OpCode op, size_t batch, const Site& site,
+                     std::chrono::steady_clock::time_point now) {
+  last_ = call;
+  Entry& e = entry(call);
+  e.call = call;
+  e.op = op;
+  e.batch = batch;
+  e.site = site;
+  e.bytes_received = 0;
+  e.start = now;
+  e.finished = false;
+  e.error.clear();
+}
+
+void Recorder::end(int64_t call, int64_t bytes_received, const char* error) {
+  Entry& e = entry(call);
+  e.bytes_received = bytes_received;
+  e.end = std::chrono::steady_clock::now();
+  e.finished = true;
+  if (error != nullptr) e.error = error;
+}
+
+std::vector<CallRecord> Recorder::calls() const {
+  std::vector<CallRecord> list;
+  for (int64_t call = std::max<int64_t>(1, last_ - kRecordedCalls + 1); call <= last_; ++call) {
+    const Entry& e = entries_[static_cast<size_t>(call % kRecordedCalls)];
+    if (e.call != call) continue;
+    list.push_back({e.call, operation_text(e.op, e.batch), site_text(e.site), e.bytes_received, e.start, e.end,
+                    e.finished, e.error});
+  }
+  return list;
+}
+
+std::string Recorder::summary() const {
+  constexpr size_t kShown = 4;
+  const auto list = calls();
+  std::string text;
+  for (size_t i = list.size() > kShown ? list.size() - kShown : 0; i < list.size(); ++i) {
+    const CallRecord& c = list[i];
+    text += fmt::format("{}#{} {} at {}", text.empty() ? "" : ", ", c.number, c.operation, c.site);
+    if (c.finished && c.error.empty()) text += fmt::format(" ({} bytes)", c.bytes_received);
+  }
+  return text;
+}
+
+std::string chrome_trace(const std::vector<CallRecord>& calls, const std::string& comm, int rank) {
+  const auto microseconds = [](auto time) { return std::chrono::duration<double, std::micro>(time).count(); };
+  std::string text = "{\"traceEvents\": [";
+  for (const CallRecord& c : calls) {
+    if (text.back() != '[') text += ',';
+    text += fmt::format(
+        "\n  {{\"name\": {}, \"cat\": {}, \"ph\": \"{}\", \"pid\": 0, \"tid\": {}, \"ts\": {:.3f}, \"dur\": {:.3f}, "
+        "\"args\": {{\"call\": {}, \"site\": {}, \"bytes_received\": {}, \"error\": {}}}}}",
+        json_text(c.operation), json_text(comm), c.finished ? "X" : "B", rank, microseconds(c.start.time_since_epoch()),
+        c.finished ? microseconds(c.end - c.start) : 0.0, c.number, json_text(c.site), c.bytes_received,
+        json_text(c.error));
+  }
+  return text + "\n]}\n";
+}
+
+}  // namespace tessera

@@ -1,0 +1,63 @@
+// What a rank says of a call: the record that ranks exchange before anything moves.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include <tessera/detail/description.hpp>
+
+#include "comm/transport.hpp"
+
+namespace tessera {
+
+using detail::OpCode;
+
+enum class ErrorKind : uint32_t { none, mismatch, shape, dtype, peer_lost, timed_out, aborted, other };
+[[noreturn]] void throw_error(ErrorKind kind, const std::string& text);
+
+std::string_view name(OpCode op);
+
+// One operation of one rank. Dimensions are normalized. Tensor 0 of the operation is x, where there is one; the caller's
+// (or early) outputs follow.
+struct Statement {
+  OpCode op = OpCode::none;
+  int64_t dim = 0;
+  int64_t split_dim = 0;
+  int64_t root = 0;
+  Reduction reduction;
+  double scale = 1;
+  int64_t extra[2] = {0, 0};
+  bool has_x = false;
+  std::vector<Announced> tensors;
+  std::vector<int64_t> in_place;  // of each output: kApart, kClash, or where x and it share elements (see engine.cpp)
+  Sizes sizes;
+  Sizes recv_sizes;
+
+  const Announced& x() const { return tensors[0]; }
+  // Back to nothing said, with the capacity of its lists kept.
+  void reset();
+  std::span<const Announced> outs() const { return std::span(tensors).subspan(has_x ? 1 : 0); }
+};
+
+// All that a rank says in one exchange.
+struct Record {
+  int64_t call = 0;
+  ErrorKind problem = ErrorKind::none;  // of this rank alone; all ranks throw it
+  std::string problem_text;
+  std::string file;  // the call site
+  int64_t line = 0;
+  std::vector<Statement> statements;
+
+  std::string site() const { return fmt::format("{}:{}", file, line); }
+};
+
+// As words: first what changes with every call (its number, and where the tensors lie), then what calls that are alike
+// have in common. All of these copy before they check, and throw Error for what makes no sense.
+void encode(const Record& record, std::vector<int64_t>& words);  // appends
+void decode(std::span<const std::byte> bytes, Record& record);
+std::span<const std::byte> common_part(std::span<const std::byte> bytes);
+// Only what changes; the rest of `record` was decoded from the same common part before.
+void decode_changes(std::span<const std::byte> bytes, Record& record);
+
+}  // namespace tessera

@@ -1,0 +1,100 @@
+#include "tensor/copy.hpp"
+
+#include <cstring>
+
+#include "tensor/copy_kernels.hpp"
+#include "tensor/loop_nest.hpp"
+
+namespace tessera {
+namespace {
+
+using CopyNest = LoopNest<std::array<NestOperand, 2>>;
+constexpr size_t kDst = 0, kSrc = 1;
+
+// The bytes that lie together in every operand; their loop, if there is one, is taken out of the nest.
+int64_t take_run(CopyNest& nest, int64_t element_bytes) {
+  if (nest.loops() == 0) return element_bytes;
+  for (size_t k = 0; k < nest.operands(); ++k) {
+    if (nest.stride(k, 0) != element_bytes) return element_bytes;
+  }
+  const int64_t run_bytes = nest.extent(0) * element_bytes;
+  nest.drop_innermost();
+  return run_bytes;
+}
+
+// Brings the loop that runs along the source's memory next to the one along dst's, if those are two loops.
+bool arrange_transpose(CopyNest& nest, int64_t run_bytes) {
+  const bool power_of_two = (run_bytes & (run_bytes - 1)) == 0;
+  if (run_bytes > 16 || !power_of_two || nest.loops() < 2 || nest.stride(kDst, 0) != run_bytes) return false;
+  for (size_t loop = 1; loop < nest.loops(); ++loop) {
+    if (nest.stride(kSrc, loop) != run_bytes) continue;
+    nest.swap(1, loop);
+    return true;
+  }
+  return false;
+}
+
+Plane inner_plane(const CopyNest& nest, int64_t run_bytes) {
+  Plane plane{run_bytes, 1, 0, 0, 1, 0, 0};
+  if (nest.loops() > 0) {
+    plane.rows = nest.extent(0);
+    plane.dst_row = nest.stride(kDst, 0);
+    plane.src_row = nest.stride(kSrc, 0);
+  }
+  if (nest.loops() > 1) {
+    plane.planes = nest.extent(1);
+    plane.dst_plane = nest.stride(kDst, 1);
+    plane.src_plane = nest.stride(kSrc, 1);
+  }
+  return plane;
+}
+
+// Calls fn(dst offset, src offset) for every step of the loops around the innermost two.
+template <class Fn>
+void for_each_plane(const CopyNest& nest, Fn fn) {
+  std::array<int64_t, kMaxDims> index{};
+  int64_t dst = nest.offset(kDst), src = nest.offset(kSrc);
+  while (true) {
+    fn(dst, src);
+    size_t loop = 2;
+    for (; loop < nest.loops(); ++loop) {
+      dst += nest.stride(kDst, loop);
+      src += nest.stride(kSrc, loop);
+      if (++index[loop] < nest.extent(loop)) break;
+      dst -= nest.stride(kDst, loop) * nest.extent(loop);
+      src -= nest.stride(kSrc, loop) * nest.extent(loop);
+      index[loop] = 0;
+    }
+    if (loop >= nest.loops()) return;
+  }
+}
+
+void copy_bytes(std::byte* dst, const std::byte* src, int64_t bytes, bool stream) {
+  if (!stream) {
+    std::memcpy(dst, src, static_cast<size_t>(bytes));
+    return;
+  }
+  stream_bytes(dst, src, bytes);
+  flush_stream();
+}
+
+}  // namespace
+
+void copy_box(const View& dst, const ConstView& src, int64_t total_bytes) {
+  const int64_t element_bytes = size_bytes(dst.dtype), bytes = dst.elements() * element_bytes;
+  const bool stream = std::max(total_bytes, bytes) >= kStreamBytes;
+  if (bytes == 0) return;
+  if (is_row_major(dst) && is_row_major(src)) {
+    copy_bytes(dst.data, src.data, bytes, stream);
+    return;
+  }
+  CopyNest nest(dst.shape, {operand_of(dst), operand_of(src)});
+  const int64_t run_bytes = take_run(nest, element_bytes);
+  const bool transposed = arrange_transpose(nest, run_bytes);
+  const PlaneKernel kernel = transposed ? transpose_kernel(run_bytes, stream) : row_kernel(run_bytes, stream);
+  const Plane plane = inner_plane(nest, run_bytes);
+  for_each_plane(nest, [&](int64_t to, int64_t from) { kernel(dst.data + to, src.data + from, plane); });
+  if (stream) flush_stream();
+}
+
+}  // namespace tessera

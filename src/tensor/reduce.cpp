@@ -1,0 +1,270 @@
+#include "tensor/reduce.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "tensor/copy.hpp"
+#include "tensor/copy_kernels.hpp"
+#include "tensor/loop_nest.hpp"
+#include "tensor/reduce_kernels.hpp"
+
+namespace tessera {
+namespace {
+
+// Accumulators of one block: small enough that a few of them stay in the first cache.
+constexpr int64_t kBlockBytes = 8192;
+// What is worked on where it is goes in smaller steps: reading the terms and streaming the result out take turns, and
+// with long turns the memory waits for the one or the other.
+constexpr int64_t kStepBytes = 2048;
+// Runs of at least this many bytes are worked on where they are; shorter ones are gathered into a block first.
+constexpr int64_t kDirectRun = 1024;
+constexpr size_t kFold = 4;  // the terms a kernel takes at most
+
+// Memory for blocks, kept by each thread for its next reduction.
+std::byte* scratch(size_t bytes) {
+  struct Aligned {
+    alignas(64) std::byte line[64];
+  };
+  thread_local std::unique_ptr<Aligned[]> memory;
+  thread_local size_t lines = 0;
+  if (lines * sizeof(Aligned) < bytes) {
+    memory.reset();
+    lines = (bytes + sizeof(Aligned) - 1) / sizeof(Aligned);
+    memory.reset(new Aligned[lines]);
+  }
+  return memory[0].line;
+}
+
+// Combines blocks of all terms: the tree of Reduction, evaluated depth first.
+class BlockTree {
+ public:
+  BlockTree(DType dtype, Reduction reduction, size_t terms)
+      : kernels_(reduce_kernels(dtype, reduction.op)),
+        reduction_(reduction),
+        terms_(terms),
+        element_bytes_(size_bytes(dtype)),
+        memory_(scratch((kFirstLevel + 2 * static_cast<size_t>(std::bit_width(terms))) * kBlockBytes)) {}
+
+  int64_t max_elements() const { return kBlockBytes / std::max(element_bytes_, kernels_.accumulator_bytes); }
+  int64_t step_elements() const { return max_elements() * kStepBytes / kBlockBytes; }
+
+  // Where a term, and the result, can be put that does not lie together in memory.
+  std::byte* pack_slot(size_t term) const { return slot(kPacked + term % kFold); }
+  std::byte* result_slot() const { return slot(kResult); }
+
+  // dst = `count` elements of all terms combined. fetch(i) returns those of term i, contiguous; they must stay there
+  // until fetch(i + kFold).
+  template <class Fetch>
+  void evaluate(std::byte* dst, int64_t count, bool stream, Fetch fetch) const {
+    const bool divide = reduction_.op == ReduceOp::avg;
+    std::byte* const target = stream ? result_slot() : dst;
+    std::byte* const unfinished = divide || kernels_.demote ? slot(kUnfinished) : target;
+    const std::byte* result = subtree(0, terms_, kFirstLevel, unfinished, count, fetch);
+    if (divide) {
+      std::byte* const quotient = kernels_.demote ? unfinished : target;
+      kernels_.divide(quotient, result, count, static_cast<double>(terms_));
+      result = quotient;
+    }
+    if (kernels_.demote) {
+      kernels_.demote(target, result, count);
+      result = target;
+    }
+    if (result == dst) return;
+    if (stream) {
+      stream_bytes(dst, result, count * element_bytes_);
+    } else {
+      std::memcpy(dst, result, static_cast<size_t>(count * element_bytes_));
+    }
+  }
+
+ private:
+  // The blocks of scratch memory: the leaves of one fold, packed and then promoted; the last steps; and from
+  // kFirstLevel on up to two for each level of the tree.
+  static constexpr size_t kPacked = 0, kPromoted = kFold, kResult = 2 * kFold, kUnfinished = kResult + 1,
+                          kFirstLevel = kResult + 2;
+  std::byte* slot(size_t i) const { return memory_ + i * kBlockBytes; }
+
+  // The accumulators of terms first to first + n - 1 combined, in `out` or, where nothing had to be done, elsewhere.
+  // Uses the slots from `free` on.
+  template <class Fetch>
+  const std::byte* subtree(size_t first, size_t n, size_t free, std::byte* out, int64_t count, Fetch& fetch) const {
+    const std::byte* in[kFold];
+    if (n <= kFold) {
+      const bool fused = n > 1 && kernels_.fold_elements[0] != nullptr;
+      for (size_t k = 0; k < n; ++k) in[k] = fused ? fetch(first + k) : leaf(fetch(first + k), k, count);
+      if (n == 1) return in[0];
+      (fused ? kernels_.fold_elements : kernels_.fold)[n - 2](out, in, count);
+    } else {
+      const size_t left = std::bit_floor(n - 1);
+      in[0] = subtree(first, left, free + 1, slot(free), count, fetch);
+      in[1] = subtree(first + left, n - left, free + 2, slot(free + 1), count, fetch);
+      kernels_.fold[0](out, in, count);
+    }
+    return out;
+  }
+
+  const std::byte* leaf(const std::byte* elements, size_t k, int64_t count) const {
+    std::byte* const promoted = slot(kPromoted + k);
+    if (kernels_.promote) {
+      kernels_.promote(promoted, elements, count);
+      elements = promoted;
+    }
+    if (reduction_.op == ReduceOp::premul_sum) {
+      kernels_.multiply(promoted, elements, count, reduction_.factor);
+      elements = promoted;
+    }
+    return elements;
+  }
+
+  ReduceKernels kernels_;
+  Reduction reduction_;
+  size_t terms_;
+  int64_t element_bytes_;
+  std::byte* memory_;
+};
+
+void reduce_contiguous(const View& dst, std::span<const ConstView> terms, const BlockTree& tree, bool stream) {
+  const int64_t size = size_bytes(dst.dtype), elements = dst.elements(), step = tree.step_elements();
+  for (int64_t at = 0; at < elements; at += step) {
+    const auto fetch = [&](size_t i) { return terms[i].data + at * size; };
+    tree.evaluate(dst.data + at * size, std::min(step, elements - at), stream, fetch);
+  }
+}
+
+// Operands that are not all contiguous: the loops are cut into boxes of at most a block, and what does not lie together
+// in its box is packed.
+class BoxedReduce {
+ public:
+  BoxedReduce(const View& dst, std::span<const ConstView> terms, const BlockTree& tree, int64_t total_bytes)
+      : dst_(dst), terms_(terms), tree_(tree), total_bytes_(total_bytes), nest_(dst.shape, operands()) {}
+
+  void run() const {
+    if (nest_.empty()) return;
+    const Loops step = box_extents();
+    Loops at{};
+    while (true) {
+      Loops extent;
+      for (size_t l = 0; l < nest_.loops(); ++l) extent[l] = std::min(step[l], nest_.extent(l) - at[l]);
+      reduce_box(at, extent);
+      size_t l = 0;
+      for (; l < nest_.loops(); ++l) {
+        at[l] += step[l];
+        if (at[l] < nest_.extent(l)) break;
+        at[l] = 0;
+      }
+      if (l == nest_.loops()) return;
+    }
+  }
+
+ private:
+  using Loops = std::array<int64_t, kMaxDims>;
+
+  std::vector<NestOperand> operands() const {
+    std::vector<NestOperand> all(terms_.size() + 1);
+    all[0] = operand_of(dst_);
+    for (size_t i = 0; i < terms_.size(); ++i) all[i + 1] = operand_of(terms_[i]);
+    return all;
+  }
+
+  // Long runs alone; else a line of whatever dimension lies along some operand's memory, so that each line is read
+  // once, and the rest from the innermost loop outwards.
+  Loops box_extents() const {
+    Loops box;
+    box.fill(1);
+    int64_t count = 1;
+    const auto grow = [&](size_t l, int64_t limit) {
+      const int64_t others = count / box[l];
+      box[l] = std::max(box[l], std::min({nest_.extent(l), limit, tree_.max_elements() / others}));
+      count = others * box[l];
+    };
+    bool runs = nest_.extent(0) * element_bytes_ >= kDirectRun;
+    for (size_t k = 0; k < nest_.operands(); ++k) runs &= nest_.stride(k, 0) == element_bytes_;
+    if (runs) {
+      grow(0, tree_.step_elements());
+      return box;
+    }
+    for (size_t k = 0; k < nest_.operands(); ++k) {
+      for (size_t l = 0; l < nest_.loops(); ++l) {
+        if (nest_.stride(k, l) == element_bytes_) grow(l, kLine / element_bytes_);
+      }
+    }
+    for (size_t l = 0; l < nest_.loops(); ++l) grow(l, nest_.extent(l));
+    return box;
+  }
+
+  void reduce_box(const Loops& at, const Loops& extent) const {
+    int64_t count = 1;
+    for (size_t l = 0; l < nest_.loops(); ++l) count *= extent[l];
+    const auto fetch = [&](size_t i) -> const std::byte* {
+      const std::byte* const data = terms_[i].data + offset(i + 1, at);
+      if (is_dense(i + 1, extent)) return data;
+      copy_box(packed(tree_.pack_slot(i), extent), strided<const std::byte>(data, i + 1, extent));
+      return tree_.pack_slot(i);
+    };
+    std::byte* const dst = dst_.data + offset(0, at);
+    if (is_dense(0, extent)) {
+      tree_.evaluate(dst, count, total_bytes_ >= kStreamBytes, fetch);
+    } else {
+      tree_.evaluate(tree_.result_slot(), count, false, fetch);
+      copy_box(strided(dst, 0, extent), packed(tree_.result_slot(), extent), total_bytes_);
+    }
+  }
+
+  int64_t offset(size_t operand, const Loops& at) const {
+    int64_t bytes = nest_.offset(operand);
+    for (size_t l = 0; l < nest_.loops(); ++l) bytes += at[l] * nest_.stride(operand, l);
+    return bytes;
+  }
+
+  bool is_dense(size_t operand, const Loops& extent) const {
+    int64_t stride = element_bytes_;
+    for (size_t l = 0; l < nest_.loops(); ++l) {
+      if (extent[l] != 1 && nest_.stride(operand, l) != stride) return false;
+      stride *= extent[l];
+    }
+    return true;
+  }
+
+  // A box of an operand as a view, loops from the outermost to the innermost.
+  template <class Byte>
+  BasicView<Byte> strided(Byte* data, size_t operand, const Loops& extent) const {
+    BasicView<Byte> view{data, dst_.dtype, {}, {}};
+    for (size_t l = nest_.loops(); l-- > 0;) {
+      view.shape.push_back(extent[l]);
+      view.strides.push_back(nest_.stride(operand, l) / element_bytes_);
+    }
+    return view;
+  }
+
+  View packed(std::byte* data, const Loops& extent) const {
+    View view = strided(data, 0, extent);
+    view.strides = row_major(view.shape);
+    return view;
+  }
+
+  const View& dst_;
+  std::span<const ConstView> terms_;
+  const BlockTree& tree_;
+  int64_t total_bytes_;
+  LoopNest<std::vector<NestOperand>> nest_;
+  int64_t element_bytes_ = size_bytes(dst_.dtype);
+};
+
+}  // namespace
+
+void reduce_boxes(const View& dst, std::span<const ConstView> terms, Reduction reduction, int64_t total_bytes) {
+  const BlockTree tree(dst.dtype, reduction, terms.size());
+  const int64_t job_bytes = std::max(total_bytes, dst.elements() * size_bytes(dst.dtype));
+  const bool contiguous = is_row_major(dst) && std::all_of(terms.begin(), terms.end(), is_row_major<const std::byte>);
+  if (contiguous) {
+    reduce_contiguous(dst, terms, tree, job_bytes >= kStreamBytes);
+  } else {
+    BoxedReduce(dst, terms, tree, job_bytes).run();
+  }
+  if (job_bytes >= kStreamBytes) flush_stream();
+}
+
+}  // namespace tessera

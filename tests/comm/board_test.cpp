@@ -1,0 +1,255 @@
+// The announcing and waiting protocol by itself.
+#include "comm/board.hpp"
+
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <random>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "support/failures.hpp"
+
+namespace tessera {
+
+// A way to the private counters, so that a test can begin just before they wrap around, 2^31 steps from the start.
+// Explicit instantiation may name private members.
+template <class Tag, typename Tag::Member member>
+struct Expose {
+  friend typename Tag::Member member_of(Tag) { return member; }
+};
+struct StepsOf {
+  using Member = uint32_t Board::*;
+  friend Member member_of(StepsOf);
+};
+struct AnnouncementsOf {
+  using Member = uint32_t Board::*;
+  friend Member member_of(AnnouncementsOf);
+};
+struct SlotsOf {
+  using Member = Slot* Board::*;
+  friend Member member_of(SlotsOf);
+};
+template struct Expose<StepsOf, &Board::steps_>;
+template struct Expose<AnnouncementsOf, &Board::announcements_>;
+template struct Expose<SlotsOf, &Board::slots_>;
+
+namespace test {
+namespace {
+
+class Shared {
+ public:
+  explicit Shared(int size)
+      : size_(size),
+        memory_(std::aligned_alloc(alignof(Slot),
+                                   (Board::bytes(size) + alignof(Slot) - 1) / alignof(Slot) * alignof(Slot))) {
+    Board::initialise(memory_.get(), size);
+  }
+  Board board(int rank) { return Board(memory_.get(), rank, size_); }
+
+  // fn(board) on a thread for each rank.
+  void run(const std::function<void(Board&)>& fn) {
+    std::vector<std::thread> threads;
+    for (int r = 0; r < size_; ++r) {
+      threads.emplace_back([&, r] {
+        Board mine = board(r);
+        fn(mine);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+
+ private:
+  struct Free {
+    void operator()(void* memory) const { std::free(memory); }
+  };
+  int size_;
+  std::unique_ptr<void, Free> memory_;
+};
+
+Deadline far_away() { return Clock::now() + std::chrono::minutes(5); }
+
+using Records = std::vector<std::span<const std::byte>>;
+
+// What rank r says in round i; the length is another for each.
+std::vector<std::byte> said(int rank, int round) {
+  std::minstd_rand random(static_cast<unsigned>(rank * 7919 + round * 104729 + 1));
+  random.discard(3);
+  // Mostly short ones; some take two, three or four steps; some end just where a step does.
+  const size_t lengths[] = {0, 8, 100, kRecordBytes - 8, kRecordBytes, kRecordBytes + 8, 2 * kRecordBytes, 5000};
+  std::vector<std::byte> bytes(round % 3 == 0 ? lengths[random() % 8] : lengths[random() % 4]);
+  for (size_t i = 0; i < bytes.size(); ++i)
+    bytes[i] = static_cast<std::byte>(i * 31 + static_cast<size_t>(rank + round));
+  return bytes;
+}
+
+void announce_rounds(Board& board, int rounds) {
+  Records records;
+  for (int round = 0; round < rounds; ++round) {
+    int culprit = -1;
+    ASSERT_EQ(board.announce(said(board.rank(), round), static_cast<uint64_t>(round), records, far_away(), culprit),
+              Waited::reached);
+    ASSERT_EQ(records.size(), static_cast<size_t>(board.size()));
+    for (int r = 0; r < board.size(); ++r) {
+      const auto expected = said(r, round);
+      const auto& got = records[static_cast<size_t>(r)];
+      ASSERT_EQ(got.size(), expected.size()) << "rank " << r << ", round " << round;
+      ASSERT_TRUE(std::equal(got.begin(), got.end(), expected.begin())) << "rank " << r << ", round " << round;
+    }
+    // Moves in between are steps too.
+    if (round % 5 == 0) {
+      board.step();
+      for (int r = 0; r < board.size(); ++r) ASSERT_EQ(board.wait_for(r, far_away()), Waited::reached);
+    }
+  }
+}
+
+TEST(Board, GivesEverybodyEverybodysRecords) {
+  for (const int size : {1, 2, 3, 5}) {
+    Shared shared(size);
+    shared.run([](Board& board) { announce_rounds(board, 300); });
+  }
+}
+
+TEST(Board, GoesOnWhenItsCountersWrapAround) {
+  for (const int size : {1, 2, 4}) {
+    Shared shared(size);
+    const uint32_t almost = uint32_t{0} - 40;  // twice the steps: even
+    for (int r = 0; r < size; ++r) {
+      Board board = shared.board(r);
+      (board.*member_of(SlotsOf{}))[r].step.store(almost);
+    }
+    shared.run([&](Board& board) {
+      board.*member_of(StepsOf{}) = almost;
+      board.*member_of(AnnouncementsOf{}) = uint32_t{0} - 13;
+      announce_rounds(board, 100);
+    });
+  }
+}
+
+TEST(Board, TellsWhoDoesNotCome) {
+  Shared shared(3);
+  Board first = shared.board(0), last = shared.board(2);
+  Records records;
+  int culprit = -1;
+  last.step();
+  EXPECT_EQ(first.announce({}, 256 + 7, records, Clock::now() + std::chrono::milliseconds(10), culprit),
+            Waited::timed_out);
+  EXPECT_EQ(culprit, 1);
+  EXPECT_FALSE(first.has_come(1));
+  EXPECT_TRUE(first.has_come(2));
+  EXPECT_EQ(last.call_of(0), 256u + 7);
+  EXPECT_EQ(last.call_of(1), 0u);
+}
+
+TEST(Board, TellsWhoLeftAndWhatItSaid) {
+  Shared shared(2);
+  Board first = shared.board(0), second = shared.board(1);
+  second.step();
+  EXPECT_FALSE(first.has_left(1));
+  second.leave("for good");
+  EXPECT_TRUE(first.has_left(1));
+  EXPECT_EQ(first.farewell(1), "for good");
+  // The step that it made still counts; one that it did not make never comes.
+  first.step();
+  EXPECT_EQ(first.wait_for(1, far_away()), Waited::reached);
+  first.step();
+  EXPECT_EQ(first.wait_for(1, far_away()), Waited::closed);
+  EXPECT_FALSE(first.aborted());
+}
+
+TEST(Board, CutsALongFarewell) {
+  Shared shared(2);
+  Board first = shared.board(0), second = shared.board(1);
+  second.leave(std::string(10000, 'x'));
+  EXPECT_EQ(first.farewell(1), std::string(255, 'x'));
+}
+
+TEST(Board, WakesSleepersWhenARankLeavesOrAborts) {
+  for (const bool aborts : {false, true}) {
+    Shared shared(4);
+    shared.run([&](Board& board) {
+      if (board.rank() == 3) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the others sleep by now, most likely
+        if (aborts) board.abort(5, "enough");
+        else board.leave("enough");
+        return;
+      }
+      Records records;
+      int culprit = -1;
+      EXPECT_EQ(board.announce({}, 0, records, far_away(), culprit), Waited::closed);
+      EXPECT_EQ(board.aborted(), aborts);
+    });
+  }
+}
+
+TEST(Board, TheFirstVerdictStands) {
+  for (int i = 0; i < 300; ++i) {
+    Shared shared(4);
+    std::array<std::string, 4> texts;
+    std::array<uint32_t, 4> kinds{};
+    shared.run([&](Board& board) {
+      const auto me = static_cast<size_t>(board.rank());
+      board.abort(static_cast<uint32_t>(me), "verdict " + std::to_string(me));
+      EXPECT_TRUE(board.aborted());
+      board.verdict(kinds[me], texts[me]);
+    });
+    for (size_t r = 0; r < 4; ++r) {
+      EXPECT_EQ(kinds[r], kinds[0]);
+      EXPECT_EQ(texts[r], "verdict " + std::to_string(kinds[0]));
+    }
+  }
+}
+
+TEST(Board, CutsALongVerdict) {
+  Shared shared(1);
+  Board board = shared.board(0);
+  board.abort(3, std::string(100000, 'x'));
+  uint32_t kind = 0;
+  std::string text;
+  board.verdict(kind, text);
+  EXPECT_EQ(kind, 3u);
+  EXPECT_EQ(text, std::string(kVerdictBytes - 1, 'x'));
+}
+
+TEST(Board, NobodyClaimsAfterAVerdict) {
+  Shared shared(2);
+  Board first = shared.board(0), second = shared.board(1);
+  EXPECT_TRUE(first.claim());
+  first.drop_claim();
+  second.abort(1, "over");
+  EXPECT_FALSE(first.claim());
+  EXPECT_FALSE(second.claim());
+  second.abort(1, "again");  // would wait for ever for a claim that was left behind
+}
+
+// The reader copies out of memory that its owner gives up after the abort: either it sees the verdict, or the owner waits.
+// The memory is plain, so that ThreadSanitizer and AddressSanitizer see it where neither does.
+TEST(Board, AClaimAndAnAbortNeverMiss) {
+  const int rounds = 3000 * soak();
+  int read = 0;
+  for (int i = 0; i < rounds; ++i) {
+    Shared shared(3);
+    auto memory = std::make_unique<int>(1);
+    const int* theirs = memory.get();
+    shared.run([&](Board& board) {
+      std::minstd_rand random(static_cast<unsigned>(i * 3 + board.rank() + 1));
+      for (unsigned spins = random() % 400; spins > 0; --spins) cpu_relax();
+      if (board.rank() == 0) {
+        board.abort(1, "over");
+        memory.reset();
+      } else if (board.claim()) {
+        EXPECT_EQ(*theirs, 1);
+        if (board.rank() == 1) ++read;
+        board.drop_claim();
+      }
+    });
+  }
+  RecordProperty("claims_before_the_abort", read);
+}
+
+}  // namespace
+}  // namespace test
+}  // namespace tessera

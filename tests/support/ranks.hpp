@@ -1,0 +1,59 @@
+// Ranks for tests: one body, run on every transport. A new transport adds one line to transports().
+//
+// Bodies keep to what ranks in processes of their own can do: they read what they capture, and check on the rank itself.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/comm.hpp>
+
+namespace tessera::testing_support {
+
+using Body = std::function<void(Comm&)>;
+
+struct TransportUnderTest {
+  std::string name;
+  std::function<void(int ranks, const Body& body)> run;  // throws what tessera::run() throws
+};
+
+inline const std::vector<TransportUnderTest>& transports() {
+  // Long enough for a sanitizer on a busy machine, short enough that a hang is an error and not the end of the suite.
+  static const std::vector<TransportUnderTest> list = {
+      {"threads", [](int ranks, const Body& body) { run(ranks, body, {.timeout = std::chrono::seconds(120)}); }},
+  };
+  return list;
+}
+
+// Runs body on every rank. Whatever a rank throws is a failure of the test. A rank that a failed ASSERT_ sends home early
+// does not keep the others waiting: they come out with a PeerLostError.
+inline void on_ranks(const TransportUnderTest& transport, int ranks, const Body& body) {
+  try {
+    transport.run(ranks, body);
+  } catch (const std::exception& e) {
+    ADD_FAILURE() << transport.name << ", " << ranks << " ranks: " << e.what();
+  }
+}
+
+// Every transport with 1, 2, 3, 4 and 7 ranks. Derive a suite in each source and instantiate it with everywhere().
+class Conformance : public testing::TestWithParam<std::tuple<size_t, int>> {
+ protected:
+  const TransportUnderTest& transport() const { return transports()[std::get<0>(GetParam())]; }
+  int ranks() const { return std::get<1>(GetParam()); }
+  void on_ranks(const Body& body) const { testing_support::on_ranks(transport(), ranks(), body); }
+};
+
+inline auto everywhere() {
+  return testing::Combine(testing::Range(size_t{0}, transports().size()), testing::Values(1, 2, 3, 4, 7));
+}
+
+inline std::string name_of(const testing::TestParamInfo<std::tuple<size_t, int>>& info) {
+  return transports()[std::get<0>(info.param)].name + "_" + std::to_string(std::get<1>(info.param));
+}
+
+}  // namespace tessera::testing_support
