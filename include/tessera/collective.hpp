@@ -1,19 +1,26 @@
 // The collectives: moves of a tensor from one layout to another.
 //
-// Each is a description with named fields that the function of the same name runs at once:
+// Each is a description with named fields that the function of the same name
+// runs at once:
 //
-//   auto [all, sizes] = all_gather(comm, x, 0);                             // sizes are found out on the way
-//   auto [all, sizes] = all_gather(comm, x, {.dim = 0, .sizes = s, .out = out});   // given and checked; caller's memory
-//   auto work = start(comm, AllGather{.x = x, .dim = 0});                   // goes on by itself; work.get() is the result
-//   auto both = run(comm, std::vector{AllGather{.x = a}, AllGather{.x = b}});   // a list: one agreement for all
-//   auto [g, r] = run(comm, AllGather{.x = a}, AllReduce{.x = b});          // different ones, one agreement
+//   auto [all, sizes] = all_gather(comm, x, 0);                             //
+//   sizes are found out on the way auto [all, sizes] = all_gather(comm, x,
+//   {.dim = 0, .sizes = s, .out = out});   // given and checked; caller's
+//   memory auto work = start(comm, AllGather{.x = x, .dim = 0}); // goes on by
+//   itself; work.get() is the result auto both = run(comm,
+//   std::vector{AllGather{.x = a}, AllGather{.x = b}});   // a list: one
+//   agreement for all auto [g, r] = run(comm, AllGather{.x = a}, AllReduce{.x =
+//   b});          // different ones, one agreement
 //
-// All are collective: every rank of the communicator calls them, in one order. They throw, on every rank the same and with
-// nothing moved: MismatchError (the ranks do not agree), ShapeError, DTypeError; and TimeoutError, PeerLostError,
-// AbortedError (the communicator is dead then). `x` may have any strides. `out`, where given, is written in place, may have
-// any strides, and must not overlap x, except that x and out may be the same elements where the operation leaves a rank's
-// own elements where they are. Cost: one exchange of a small record, then one copy of each byte, from the peer's memory to
-// its final place. Gradients: see gradient.hpp.
+// All are collective: every rank of the communicator calls them, in one order.
+// They throw, on every rank the same and with nothing moved: MismatchError (the
+// ranks do not agree), ShapeError, DTypeError; and TimeoutError, PeerLostError,
+// AbortedError (the communicator is dead then). `x` may have any strides.
+// `out`, where given, is written in place, may have any strides, and must not
+// overlap x, except that x and out may be the same elements where the operation
+// leaves a rank's own elements where they are. Cost: one exchange of a small
+// record, then one copy of each byte, from the peer's memory to its final
+// place. Gradients: see gradient.hpp.
 #pragma once
 
 #include <optional>
@@ -33,14 +40,17 @@ struct Parts {
   Sizes sizes;
 };
 
-// The concatenation of every rank's x along dim, on every rank. Only dim may differ between ranks; zero is a size.
-// Shard(dim, sizes) → Replicate. Moves the other ranks' elements to each rank.
+// The concatenation of every rank's x along dim, on every rank. Only dim may
+// differ between ranks; zero is a size. Shard(dim, sizes) → Replicate. Moves
+// the other ranks' elements to each rank.
 struct AllGather {
   Tensor x = {};
   int64_t dim = 0;
-  Sizes sizes = {};  // of every rank along dim: given, they are checked; empty, they are found out
+  Sizes sizes = {};  // of every rank along dim: given, they are checked; empty,
+                     // they are found out
   Tensor out = {};
-  double scale = 1;  // multiplies every element on the way (floating and complex dtypes): adjoints of averages
+  double scale = 1;  // multiplies every element on the way (floating and complex
+                     // dtypes): adjoints of averages
   using Result = Gathered;
   detail::Description describe() const;
   static Result result(detail::Outcome&& outcome);
@@ -57,7 +67,8 @@ struct AllGatherParts {
   static Result result(detail::Outcome&& outcome);
 };
 
-// Tensors of one shape, 0-d too, as a list: views of one tensor [ranks, …], which may be given as out.
+// Tensors of one shape, 0-d too, as a list: views of one tensor [ranks, …],
+// which may be given as out.
 struct AllGatherSame {
   Tensor x = {};
   Tensor out = {};
@@ -75,8 +86,9 @@ struct GatherSizes {
   static Result result(detail::Outcome&& outcome);
 };
 
-// The ranks' x combined, of which each rank keeps its cut along dim. Partial(op) → Shard(dim, sizes).
-// Sizes: empty on all ranks for the cut of torch.chunk.
+// The ranks' x combined, of which each rank keeps its cut along dim.
+// Partial(op) → Shard(dim, sizes). Sizes: empty on all ranks for the cut of
+// torch.chunk.
 struct ReduceScatter {
   Tensor x = {};
   int64_t dim = 0;
@@ -98,8 +110,10 @@ struct AllReduce {
   static Result result(detail::Outcome&& outcome);
 };
 
-// From a cut along concat_dim to one along split_dim. Shard(concat_dim) → Shard(split_dim, sizes). Sizes: of the cut of
-// split_dim; empty on all ranks for that of torch.chunk. concat_dim may be ragged; its sizes are found out and returned.
+// From a cut along concat_dim to one along split_dim. Shard(concat_dim) →
+// Shard(split_dim, sizes). Sizes: of the cut of split_dim; empty on all ranks
+// for that of torch.chunk. concat_dim may be ragged; its sizes are found out
+// and returned.
 struct AllToAll {
   Tensor x = {};
   int64_t split_dim = 0;
@@ -111,8 +125,9 @@ struct AllToAll {
   static Result result(detail::Outcome&& outcome);
 };
 
-// send_sizes[r] elements of dim go to rank r, in order; what comes is concatenated along dim by sender. recv_sizes, where
-// given, are checked. Returns what came and its sizes by sender.
+// send_sizes[r] elements of dim go to rank r, in order; what comes is
+// concatenated along dim by sender. recv_sizes, where given, are checked.
+// Returns what came and its sizes by sender.
 struct AllToAllV {
   Tensor x = {};
   Sizes send_sizes = {};
@@ -124,8 +139,9 @@ struct AllToAllV {
   static Result result(detail::Outcome&& outcome);
 };
 
-// The root's x on every rank. At(root) → Replicate. On the root the result is x itself, unless out is another tensor.
-// Other ranks may give an x, which must then fit and is only looked at; give it as out to have it written.
+// The root's x on every rank. At(root) → Replicate. On the root the result is x
+// itself, unless out is another tensor. Other ranks may give an x, which must
+// then fit and is only looked at; give it as out to have it written.
 struct Broadcast {
   Tensor x = {};
   int64_t root = 0;
@@ -136,8 +152,9 @@ struct Broadcast {
   static Result result(detail::Outcome&& outcome);
 };
 
-// Each rank's cut of the root's x along dim. At(root) → Shard(dim, sizes). Other ranks need no x and no sizes; sizes
-// empty on the root: those of torch.chunk.
+// Each rank's cut of the root's x along dim. At(root) → Shard(dim, sizes).
+// Other ranks need no x and no sizes; sizes empty on the root: those of
+// torch.chunk.
 struct Scatter {
   Tensor x = {};
   int64_t root = 0;
@@ -149,8 +166,8 @@ struct Scatter {
   static Result result(detail::Outcome&& outcome);
 };
 
-// The concatenation of every rank's x along dim, on the root; elsewhere the tensor is undefined.
-// Shard(dim, sizes) → At(root).
+// The concatenation of every rank's x along dim, on the root; elsewhere the
+// tensor is undefined. Shard(dim, sizes) → At(root).
 struct Gather {
   Tensor x = {};
   int64_t root = 0;
@@ -162,7 +179,8 @@ struct Gather {
   static Result result(detail::Outcome&& outcome);
 };
 
-// The ranks' x combined, on the root; elsewhere undefined. Partial(op) → At(root).
+// The ranks' x combined, on the root; elsewhere undefined. Partial(op) →
+// At(root).
 struct Reduce {
   Tensor x = {};
   int64_t root = 0;
@@ -173,7 +191,8 @@ struct Reduce {
   static Result result(detail::Outcome&& outcome);
 };
 
-// Nothing moves; every rank has come when it is done. Comm::barrier() runs it, start() makes it a Work.
+// Nothing moves; every rank has come when it is done. Comm::barrier() runs it,
+// start() makes it a Work.
 struct Barrier {
   struct Result {};
   detail::Description describe() const;
@@ -203,7 +222,8 @@ std::vector<typename Op::Result> results_of(const std::vector<Op>& ops, std::vec
 
 }  // namespace detail
 
-// Runs described operations. Several share one agreement and one move; none may need another's result.
+// Runs described operations. Several share one agreement and one move; none may
+// need another's result.
 template <Operation Op>
 typename Op::Result run(Comm& comm, const Op& op, const Site& site = Site::current()) {
   const detail::Description description = op.describe();
@@ -226,26 +246,47 @@ struct CommHere {
   CommHere(Comm& c, const Site& s = Site::current()) : comm(c), site(s) {}
 };
 
+namespace detail {
+
+template <class... Ops>
+using ResultsOf = std::tuple<typename Ops::Result...>;
+
+template <class... Ops, size_t... I>
+ResultsOf<Ops...> take_results(std::vector<Outcome>& outcomes, std::index_sequence<I...>) {
+  return {Ops::result(std::move(outcomes[I]))...};
+}
+
+template <class... Ops>
+ResultsOf<Ops...> take_results(std::vector<Outcome>& outcomes) {
+  return take_results<Ops...>(outcomes, std::index_sequence_for<Ops...>{});
+}
+
+}  // namespace detail
+
 template <Operation First, Operation Second, Operation... More>
 auto run(CommHere here, const First& first, const Second& second, const More&... more) {
   const std::vector<detail::Description> batch{first.describe(), second.describe(), more.describe()...};
   std::vector<detail::Outcome> outcomes(batch.size());
   detail::execute(here.comm, batch, outcomes, here.site);
-  return [&]<size_t... I>(std::index_sequence<I...>) {
-    return std::tuple<typename First::Result, typename Second::Result, typename More::Result...>{
-        first.result(std::move(outcomes[0])), second.result(std::move(outcomes[1])),
-        more.result(std::move(outcomes[I + 2]))...};
-  }
-  (std::index_sequence_for<More...>{});
+  return detail::take_results<First, Second, More...>(outcomes);
 }
 
-// Starts described operations on the communicator's worker, after all that was started before, and returns at once.
+// Starts described operations on the communicator's worker, after all that was
+// started before, and returns at once.
 template <Operation Op>
 WorkOf<std::vector<typename Op::Result>> start(Comm& comm, const std::vector<Op>& ops,
                                                const Site& site = Site::current()) {
   auto outcomes = std::make_shared<std::vector<detail::Outcome>>();
   auto task = detail::start(comm, detail::describe_all(ops), site, outcomes);
   return {std::move(task), [outcomes, ops] { return detail::results_of(ops, *outcomes); }};
+}
+
+template <Operation First, Operation Second, Operation... More>
+auto start(CommHere here, const First& first, const Second& second, const More&... more) {
+  auto outcomes = std::make_shared<std::vector<detail::Outcome>>();
+  auto task = detail::start(here.comm, {first.describe(), second.describe(), more.describe()...}, here.site, outcomes);
+  return WorkOf<detail::ResultsOf<First, Second, More...>>(
+      std::move(task), [outcomes] { return detail::take_results<First, Second, More...>(*outcomes); });
 }
 
 template <Operation Op>
@@ -255,7 +296,8 @@ WorkOf<typename Op::Result> start(Comm& comm, const Op& op, const Site& site = S
   return {std::move(task), [outcomes, op] { return op.result(std::move((*outcomes)[0])); }};
 }
 
-// The functions: x, then the description's other fields, named or in the usual order.
+// The functions: x, then the description's other fields, named or in the usual
+// order.
 Gathered all_gather(Comm& comm, const Tensor& x, AllGather op, const Site& site = Site::current());
 Gathered all_gather(Comm& comm, const Tensor& x, int64_t dim = 0, const Sizes& sizes = {},
                     const Site& site = Site::current());
@@ -286,17 +328,19 @@ Gathered gather(Comm& comm, const Tensor& x, int64_t root, int64_t dim = 0, cons
 Tensor reduce(Comm& comm, const Tensor& x, int64_t root, Reduction op = ReduceOp::sum, const Tensor& out = {},
               const Site& site = Site::current());
 
-// Local. This rank's cut of a tensor that every rank has whole: a view. Replicate → Shard(dim, sizes). Throws ShapeError
-// where sizes are not one for each rank, not negative, with the extent of dim for their sum.
+// Local. This rank's cut of a tensor that every rank has whole: a view.
+// Replicate → Shard(dim, sizes). Throws ShapeError where sizes are not one for
+// each rank, not negative, with the extent of dim for their sum.
 Tensor split(const Comm& comm, const Tensor& x, int64_t dim, const Sizes& sizes);
 
-// Local. This rank's own of a list of parts (or of a tensor stacked along dim 0), and the extents of their first
-// dimensions.
+// Local. This rank's own of a list of parts (or of a tensor stacked along dim
+// 0), and the extents of their first dimensions.
 Gathered split_by_rank(const Comm& comm, const std::vector<Tensor>& parts);
 Gathered split_by_rank(const Comm& comm, const Tensor& stacked);
 
-// Between two ranks. A message goes to the first receive that fits its sender and tag, in order. send() returns when the
-// receiver has the elements. Where dtypes or shapes do not fit, both get a MismatchError and nothing is moved.
+// Between two ranks. A message goes to the first receive that fits its sender
+// and tag, in order. send() returns when the receiver has the elements. Where
+// dtypes or shapes do not fit, both get a MismatchError and nothing is moved.
 inline constexpr int kAnySource = -1;
 struct Received {
   Tensor tensor;

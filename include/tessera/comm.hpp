@@ -45,9 +45,10 @@ struct CallRecord {
   std::string error;  // empty: none
 };
 
-// Ranks call collectives on one communicator in one order; every call checks that they agree. A Comm is for one thread at
-// a time. In a forked child it only throws. Movable, not copyable. The destructor finishes what is pending and then leaves:
-// peers that still wait for this rank get a PeerLostError.
+// Ranks call collectives on one communicator in one order; every call checks
+// that they agree. A Comm is for one thread at a time. In a forked child it
+// only throws. Movable, not copyable. The destructor finishes what is pending
+// and then leaves: peers that still wait for this rank get a PeerLostError.
 class Comm {
  public:
   Comm() = default;  // undefined: a rank that is in no group
@@ -63,26 +64,31 @@ class Comm {
   // Collective. Returns when every rank has come. Cost: one exchange.
   void barrier(const Site& site = Site::current());
 
-  // Collective. The ranks with one color make a communicator, ordered by key, then by rank. A negative color: this rank is
-  // in none and gets an undefined Comm. Cost: one exchange.
+  // Collective. The ranks with one color make a communicator, ordered by key,
+  // then by rank. A negative color: this rank is in none and gets an undefined
+  // Comm. Cost: one exchange.
   Comm split(int64_t color, int64_t key = 0, const Site& site = Site::current());
 
-  // After a PeerLostError, TimeoutError or AbortedError: a new communicator of the ranks that come here too. Those that
-  // have left are not waited for, others for one timeout. Throws AbortedError on a rank that comes too late.
+  // After a PeerLostError, TimeoutError or AbortedError: a new communicator of
+  // the ranks that come here too. Those that have left are not waited for,
+  // others for one timeout. Throws AbortedError on a rank that comes too late.
   Comm shrink();
 
-  // How long a call waits for a peer before it throws TimeoutError. Local; five minutes at first.
+  // How long a call waits for a peer before it throws TimeoutError. Local; five
+  // minutes at first.
   std::chrono::nanoseconds timeout() const;
   void set_timeout(std::chrono::nanoseconds timeout);
 
-  // Local. Ends the communicator on every rank: those that wait, and all later calls, get an AbortedError with the reason.
+  // Local. Ends the communicator on every rank: those that wait, and all later
+  // calls, get an AbortedError with the reason.
   void abort(const std::string& reason);
 
   // Local. Call them with nothing pending for exact figures.
   Stats stats() const;
   void reset_stats();
 
-  // Local. The last 64 calls of this rank, oldest first; also as a Chrome trace (chrome://tracing, Perfetto).
+  // Local. The last 64 calls of this rank, oldest first; also as a Chrome trace
+  // (chrome://tracing, Perfetto).
   std::vector<CallRecord> recent_calls() const;
   std::string chrome_trace() const;
 
@@ -99,14 +105,17 @@ enum class Moment { before_announce, before_copy, during_copy, after_copy, befor
 struct RunOptions {
   std::string name = "world";
   std::chrono::nanoseconds timeout = std::chrono::minutes(5);
-  // Fault injection: called on the rank's own thread; it may sleep or throw. before_copy comes before the claim on the
-  // peers' memory, during_copy after it.
+  // Fault injection: called on the rank's own thread; it may sleep or throw.
+  // before_copy comes before the claim on the peers' memory, during_copy after
+  // it.
   std::function<void(Moment moment, int rank, int64_t call)> probe = nullptr;
 };
 
-// Runs fn(comm) on `ranks` threads of this process and returns when all have ended. Where a rank throws, the others come
-// out of their calls with PeerLostError, and run() throws the first cause: tessera's errors as they are, with the rank
-// where only one rank threw them; any other exception as a RankError that nests it.
+// Runs fn(comm) on `ranks` threads of this process and returns when all have
+// ended. Where a rank throws, the others come out of their calls with
+// PeerLostError, and run() throws the first cause: tessera's errors as they
+// are, with the rank where only one rank threw them; any other exception as a
+// RankError that nests it.
 void run(int ranks, const std::function<void(Comm&)>& fn, const RunOptions& options = {});
 
 }  // namespace tessera

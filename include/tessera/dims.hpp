@@ -22,11 +22,13 @@ namespace detail {
 [[noreturn]] void throw_too_many_dims(size_t ndim);
 }
 
-// A short list of int64_t kept in place: a shape, strides or a coordinate. At most kMaxDims long (ShapeError).
+// A short list of int64_t kept in place: a shape, strides or a coordinate. At
+// most kMaxDims long (ShapeError).
 class Dims {
  public:
   Dims() noexcept { std::fill_n(values_.begin(), kUsual, 0); }
-  // Not defaulted: a call copies many of these, and few have more than kUsual values.
+  // Not defaulted: a call copies many of these, and few have more than kUsual
+  // values.
   Dims(const Dims& other) noexcept { *this = other; }
   Dims& operator=(const Dims& other) noexcept {
     size_ = other.size_;
@@ -85,16 +87,19 @@ class Dims {
   std::array<int64_t, kMaxDims> values_;
 };
 
-// The number of elements of a shape. Throws ShapeError for a negative extent or where it would pass 2^63 - 1.
+// The number of elements of a shape. Throws ShapeError for a negative extent or
+// where it would pass 2^63 - 1.
 int64_t volume(std::span<const int64_t> shape);
 
 // The strides (in elements) of a row-major tensor of that shape.
 Dims row_major(const Dims& shape);
 
-// dim counted from the front, for a tensor of ndim dimensions; -1 is the last. Throws ShapeError, naming `field`.
+// dim counted from the front, for a tensor of ndim dimensions; -1 is the last.
+// Throws ShapeError, naming `field`.
 int64_t normalize_dim(int64_t dim, size_t ndim, const char* field = "dim");
 
-// A half-open box of a tensor: extent[d] elements from offset[d] on, in every dimension d.
+// A half-open box of a tensor: extent[d] elements from offset[d] on, in every
+// dimension d.
 struct Box {
   Dims offset;
   Dims extent;

@@ -33,7 +33,8 @@ uint8_t f8e5m2_from_float(float value);
 float float_from_f8e5m2(uint8_t bits);
 }  // namespace detail
 
-// Short floats. They round to nearest even; what is too large becomes infinity, in Float8E4M3 (which has none) NaN.
+// Short floats. They round to nearest even; what is too large becomes infinity,
+// in Float8E4M3 (which has none) NaN.
 struct Half {
   uint16_t bits = 0;
   Half() = default;
@@ -66,7 +67,8 @@ struct Float8E5M2 {
   friend bool operator==(Float8E5M2 a, Float8E5M2 b) { return float(a) == float(b); }
 };
 
-// Calls fn with std::type_identity<T> of the C++ type behind dtype, and returns what it returns.
+// Calls fn with std::type_identity<T> of the C++ type behind dtype, and returns
+// what it returns.
 template <class Fn>
 decltype(auto) visit(DType dtype, Fn&& fn) {
   switch (dtype) {
@@ -116,7 +118,8 @@ constexpr DType dtype_of() {
   }
 }
 
-// value as a T, through float where T is a short float; of a complex value the real part where T is not complex.
+// value as a T, through float where T is a short float; of a complex value the
+// real part where T is not complex.
 template <class T, class V>
 T cast_to(V value) {
   if constexpr (is_complex_type<V> && !is_complex_type<T>) {

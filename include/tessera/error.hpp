@@ -6,8 +6,9 @@
 
 namespace tessera {
 
-// An error in a collective is the same on every rank and says which rank, which field and what to do.
-// Thread safety: as std::exception; add_context() is for the thread that caught it.
+// An error in a collective is the same on every rank and says which rank, which
+// field and what to do. Thread safety: as std::exception; add_context() is for
+// the thread that caught it.
 class Error : public std::exception {
  public:
   explicit Error(std::string message) : message_(std::move(message)) {}
@@ -16,7 +17,8 @@ class Error : public std::exception {
   // Puts "context: " before the message and keeps the type of the error.
   void add_context(const std::string& context) { message_ = context + ": " + message_; }
 
-  // True where every rank of the communicator threw this same error: nobody needs to be told again.
+  // True where every rank of the communicator threw this same error: nobody
+  // needs to be told again.
   bool collective() const noexcept { return collective_; }
   void set_collective() noexcept { collective_ = true; }
 
@@ -25,7 +27,8 @@ class Error : public std::exception {
   bool collective_ = false;
 };
 
-// The ranks of a communicator called different things. Nothing was moved; the communicator lives on.
+// The ranks of a communicator called different things. Nothing was moved; the
+// communicator lives on.
 class MismatchError : public Error {
   using Error::Error;
 };
@@ -40,12 +43,14 @@ class DTypeError : public Error {
   using Error::Error;
 };
 
-// A rank died, threw, or left while others needed it. The communicator is dead; Comm::shrink() makes a new one.
+// A rank died, threw, or left while others needed it. The communicator is dead;
+// Comm::shrink() makes a new one.
 class PeerLostError : public Error {
   using Error::Error;
 };
 
-// A rank did not come in time. The communicator is dead; Comm::shrink() makes a new one.
+// A rank did not come in time. The communicator is dead; Comm::shrink() makes a
+// new one.
 class TimeoutError : public Error {
   using Error::Error;
 };
@@ -55,8 +60,8 @@ class AbortedError : public Error {
   using Error::Error;
 };
 
-// What run() throws when a rank ended with an exception that is not tessera's: "rank 2: what()".
-// The original is nested in it (std::rethrow_if_nested).
+// What run() throws when a rank ended with an exception that is not tessera's:
+// "rank 2: what()". The original is nested in it (std::rethrow_if_nested).
 class RankError : public Error, public std::nested_exception {
  public:
   RankError(int rank, const std::string& message)

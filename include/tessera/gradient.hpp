@@ -1,8 +1,11 @@
-// Adjoints of the collectives, for the loss that is the sum of what every rank computes (the local convention).
+// Adjoints of the collectives, for the loss that is the sum of what every rank
+// computes (the local convention).
 //
-// Each takes the gradient of its collective's result on this rank and returns the gradient of its input on this rank; for
-// every x and y, the sum over ranks of <A x, y> equals that of <x, A* y>. They are moves themselves: collective where the
-// forward is, with its errors and its cost. min, max, prod and the bitwise operations have no linear adjoint (Error).
+// Each takes the gradient of its collective's result on this rank and returns
+// the gradient of its input on this rank; for every x and y, the sum over ranks
+// of <A x, y> equals that of <x, A* y>. They are moves themselves: collective
+// where the forward is, with its errors and its cost. min, max, prod and the
+// bitwise operations have no linear adjoint (Error).
 #pragma once
 
 #include <tessera/collective.hpp>
@@ -11,7 +14,8 @@ namespace tessera {
 
 // What the gradient of a gathered tensor becomes on its way back.
 enum class GradReduce {
-  slice,  // this rank's own gradient of its part; what other ranks' losses contribute is lost. No communication.
+  slice,  // this rank's own gradient of its part; what other ranks' losses
+          // contribute is lost. No communication.
   sum,    // the sum over ranks: the adjoint. A ragged reduce-scatter.
   mean,   // that sum divided by the number of ranks
 };
@@ -23,7 +27,8 @@ Tensor all_gather_parts_backward(Comm& comm, const std::vector<Tensor>& grads, G
 Tensor all_gather_same_backward(Comm& comm, const std::vector<Tensor>& grads, GradReduce reduce = GradReduce::sum,
                                 const Site& site = Site::current());
 
-// Local: the own part among zeros. (Where a replicated x counts once, all_gather the gradient instead.)
+// Local: the own part among zeros. (Where a replicated x counts once,
+// all_gather the gradient instead.)
 Tensor split_backward(const Comm& comm, const Tensor& grad, int64_t dim, const Sizes& sizes);
 std::vector<Tensor> split_by_rank_backward(const Comm& comm, const Tensor& grad, const std::vector<Tensor>& parts);
 
@@ -47,7 +52,8 @@ Tensor gather_backward(Comm& comm, const Tensor& grad, int64_t root, int64_t dim
                        const Site& site = Site::current());
 Tensor reduce_backward(Comm& comm, const Tensor& grad, int64_t root, Reduction op = ReduceOp::sum,
                        const Site& site = Site::current());
-// The gradient of what was sent comes from the receiver, and goes back to the sender.
+// The gradient of what was sent comes from the receiver, and goes back to the
+// sender.
 Tensor send_backward(Comm& comm, int to, int64_t tag = 0, const Site& site = Site::current());
 void recv_backward(Comm& comm, const Tensor& grad, int source, int64_t tag = 0, const Site& site = Site::current());
 

@@ -6,9 +6,10 @@
 
 namespace tessera {
 
-// A fresh output costs several times the copy into it in page faults, so memory is recycled and large blocks ask for
-// huge pages. What is kept for reuse and what is in use never exceed twice the most that was in use at once.
-// Thread safety: every function may be called from any thread.
+// A fresh output costs several times the copy into it in page faults, so memory
+// is recycled and large blocks ask for huge pages. What is kept for reuse and
+// what is in use never exceed twice the most that was in use at once. Thread
+// safety: every function may be called from any thread.
 namespace pool {
 
 struct Usage {
@@ -18,8 +19,9 @@ struct Usage {
   int64_t fresh_blocks = 0;  // blocks ever asked of the system
 };
 
-// At least `bytes` bytes, aligned to 64; goes back to the pool with the last reference. Throws Error where the system
-// has no memory, saying how much was asked for.
+// At least `bytes` bytes, aligned to 64; goes back to the pool with the last
+// reference. Throws Error where the system has no memory, saying how much was
+// asked for.
 std::shared_ptr<void> allocate(int64_t bytes);
 Usage usage();
 // Gives all that is kept for reuse back to the system.

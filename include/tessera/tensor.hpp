@@ -1,4 +1,5 @@
-// Tensor: a counted, strided, typed array in host memory. It holds and describes; it has no arithmetic.
+// Tensor: a counted, strided, typed array in host memory. It holds and
+// describes; it has no arithmetic.
 #pragma once
 
 #include <cstddef>
@@ -16,21 +17,29 @@ struct DLManagedTensorVersioned;  // dlpack.h, DLPack 1.x
 
 namespace tessera {
 
-// A handle: copies share the memory, and a const Tensor is a constant handle to writable elements.
-// Views of the caller's memory are taken as they are, with any strides and any alignment.
-// Thread safety: as std::shared_ptr's for the handle; none for the elements.
+// A handle: copies share the memory, and a const Tensor is a constant handle to
+// writable elements. Views of the caller's memory are taken as they are, with
+// any strides and any alignment. Thread safety: as std::shared_ptr's for the
+// handle; none for the elements.
 class Tensor {
  public:
   Tensor() noexcept {}  // undefined: no dtype, no memory
+  Tensor(const Tensor&) = default;
+  Tensor& operator=(const Tensor&) = default;
+  // What was moved from is undefined.
+  Tensor(Tensor&& other) noexcept { *this = std::move(other); }
+  Tensor& operator=(Tensor&& other) noexcept;
 
-  // New, row-major, from the pool (see pool.hpp). empty() leaves the elements as they are.
+  // New, row-major, from the pool (see pool.hpp). empty() leaves the elements
+  // as they are.
   static Tensor empty(DType dtype, const Dims& shape);
   static Tensor zeros(DType dtype, const Dims& shape);
   template <class T>
   static Tensor full(DType dtype, const Dims& shape, T value) {
     return generate(dtype, shape, [value](std::span<const int64_t>) { return value; });
   }
-  // Each element is fn(its coordinate): the local index plus `origin`, the place of element 0 in a larger tensor.
+  // Each element is fn(its coordinate): the local index plus `origin`, the
+  // place of element 0 in a larger tensor.
   template <class Fn>
   static Tensor generate(DType dtype, const Dims& shape, Fn&& fn, const Dims& origin = {}) {
     Tensor t = empty(dtype, shape);
@@ -38,15 +47,21 @@ class Tensor {
     return t;
   }
 
-  // The caller's memory, row-major; the caller keeps it alive. Throws ShapeError where data is not just that long.
+  // The caller's memory, row-major; the caller keeps it alive. Throws
+  // ShapeError where data is not just that long. A view of constant memory is
+  // refused as an output.
   template <class T>
   static Tensor view(std::span<T> data, const Dims& shape) {
-    return checked_view(data.data(), dtype_of<std::remove_const_t<T>>(), shape, static_cast<int64_t>(data.size()));
+    Tensor t = checked_view(data.data(), dtype_of<std::remove_const_t<T>>(), shape, static_cast<int64_t>(data.size()));
+    t.read_only_ = std::is_const_v<T>;
+    return t;
   }
-  // Any memory with any strides (in elements); `owner`, if given, is kept as long as a Tensor needs it.
+  // Any memory with any strides (in elements); `owner`, if given, is kept as
+  // long as a Tensor needs it.
   static Tensor view(void* data, DType dtype, const Dims& shape, const Dims& strides, std::shared_ptr<void> owner = {});
 
   bool defined() const { return defined_; }
+  bool read_only() const { return read_only_; }
   DType dtype() const { return dtype_; }
   const Dims& shape() const { return shape_; }
   const Dims& strides() const { return strides_; }
@@ -58,7 +73,8 @@ class Tensor {
   std::byte* data() const { return data_; }
   const std::shared_ptr<void>& owner() const { return owner_; }
 
-  // Typed access. T must be the dtype's own C++ type (DTypeError). span(): the tensor must be contiguous (ShapeError).
+  // Typed access. T must be the dtype's own C++ type (DTypeError). span(): the
+  // tensor must be contiguous (ShapeError).
   template <class T>
   std::span<T> span() const {
     check_access(dtype_of<std::remove_const_t<T>>(), true);
@@ -69,7 +85,8 @@ class Tensor {
     check_access(dtype_of<std::remove_const_t<T>>(), false);
     return *reinterpret_cast<T*>(element(Dims{static_cast<int64_t>(index)...}));
   }
-  // Sets each element to fn(coordinate), converted to the dtype. Throws ShapeError for an origin of another length.
+  // Sets each element to fn(coordinate), converted to the dtype. Throws
+  // ShapeError for an origin of another length.
   template <class Fn>
   void fill(Fn&& fn, const Dims& origin = {}) const;
 
@@ -87,8 +104,9 @@ class Tensor {
   void copy_from(const Tensor& source) const;  // same dtype and shape (DTypeError, ShapeError); no overlap
   bool equals(const Tensor& other) const;      // same dtype, shape and bytes of every element
 
-  // DLPack. to_*: the receiver calls the deleter. from_*: takes over `managed` and calls its deleter when done; throws
-  // DTypeError or Error, `managed` then untouched, for a device other than the CPU or a type tessera has not.
+  // DLPack. to_*: the receiver calls the deleter. from_*: takes over `managed`
+  // and calls its deleter when done; throws DTypeError or Error, `managed` then
+  // untouched, for a device other than the CPU or a type tessera has not.
   DLManagedTensor* to_dlpack() const;
   DLManagedTensorVersioned* to_dlpack_versioned() const;
   static Tensor from_dlpack(DLManagedTensor* managed);
@@ -99,8 +117,10 @@ class Tensor {
   void check_access(DType wanted, bool contiguous) const;
   void check_fill(const Dims& origin) const;
   std::byte* element(const Dims& index) const;
+  void check_writable() const;
 
   bool defined_ = false;
+  bool read_only_ = false;
   DType dtype_ = DType::f32;
   std::byte* data_ = nullptr;
   Dims shape_;
@@ -114,6 +134,7 @@ std::string to_string(const Tensor& tensor);
 template <class Fn>
 void Tensor::fill(Fn&& fn, const Dims& origin) const {
   check_fill(origin);
+  check_writable();
   if (elements() == 0) return;
   visit(dtype_, [&]<class T>(std::type_identity<T>) {
     Dims index = Dims::filled(shape_.size(), 0);

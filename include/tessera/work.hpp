@@ -5,21 +5,26 @@
 #include <memory>
 #include <utility>
 
+#include <tessera/error.hpp>
+
 namespace tessera {
 
 namespace detail {
-// What stands behind a Work. wait() returns when it is done, or throws its error, every time it is called.
+// What stands behind a Work. wait() returns when it is done, or throws its
+// error, every time it is called.
 class Task {
  public:
   virtual ~Task() = default;
   virtual bool done() = 0;
   virtual void wait() = 0;
-  virtual void drop() noexcept = 0;  // completes; an error that nobody saw comes at the communicator's next call
+  virtual void drop() noexcept = 0;  // completes; an error that nobody saw comes
+                                     // at the communicator's next call
 };
 }  // namespace detail
 
-// Keeps the tensors of its call alive. Dropping it waits; its error, if any, then comes at the communicator's next call.
-// Movable, not copyable; for one thread at a time.
+// Keeps the tensors of its call alive. Dropping it waits; its error, if any,
+// then comes at the communicator's next call. Movable, not copyable; for one
+// thread at a time.
 class Work {
  public:
   Work() = default;
@@ -51,10 +56,12 @@ class WorkOf : public Work {
   WorkOf(std::shared_ptr<detail::Task> task, std::function<T()> result)
       : Work(std::move(task)), result_(std::move(result)) {}
 
-  // Waits, and returns what the call would have returned. Once.
+  // Waits, and returns what the call would have returned. Once: a second time
+  // throws Error.
   T get() {
     wait();
-    return result_();
+    if (result_ == nullptr) throw Error("get() has handed out its result already");
+    return std::exchange(result_, nullptr)();
   }
 
  private:

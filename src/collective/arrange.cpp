@@ -43,23 +43,24 @@ void check_given(const Said& said, const Sizes& found, int64_t dim) {
     }
   }
   if (wrong.empty()) return;
-  said.fail(ErrorKind::shape,
-            fmt::format("the sizes that were given do not fit the tensors, which have {} along dim {}:{}\n"
-                        "Give those sizes, or none: then they are found out.",
-                        text_of(found), dim, wrong));
+  said.fail(ErrorKind::shape, fmt::format("the sizes that were given do not fit the tensors, "
+                                          "which have {} along dim {}:{}\n"
+                                          "Give those sizes, or none: then they are found out.",
+                                          text_of(found), dim, wrong));
 }
 
-// The sizes of a cut, which all ranks (or the root) give, or nobody: then it is that of torch.chunk.
+// The sizes of a cut, which all ranks (or the root) give, or nobody: then it is
+// that of torch.chunk.
 Sizes agreed_cut(const Said& said, int64_t extent, int64_t dim, int root) {
   const Sizes& reference = said.by(std::max(root, 0)).sizes;
   for (int r = 0; r < said.ranks(); ++r) {
     const Sizes& given = said.by(r).sizes;
     if (given == reference || (root >= 0 && given.empty())) continue;
-    said.fail(ErrorKind::mismatch,
-              fmt::format("rank {} gave sizes {}   {}\n  rank {} gave {}   {}\nGive the same sizes on "
-                          "every rank.",
-                          r, text_of(given), said.site(r), std::max(root, 0), text_of(reference),
-                          said.site(std::max(root, 0))));
+    said.fail(ErrorKind::mismatch, fmt::format("rank {} gave sizes {}   {}\n  rank {} gave {}   "
+                                               "{}\nGive the same sizes on "
+                                               "every rank.",
+                                               r, text_of(given), said.site(r), std::max(root, 0), text_of(reference),
+                                               said.site(std::max(root, 0))));
   }
   if (reference.empty()) return chunk_sizes(extent, said.ranks());
   if (total(reference) != extent) {
@@ -103,8 +104,9 @@ void arrange_all_to_all_v(const Said& said, Arranged& a) {
     received[static_cast<size_t>(to)] = with_extent(said, {0}, 0, column)[0];
   }
   if (!wrong.empty())
-    said.fail(ErrorKind::shape,
-              fmt::format("recv_sizes do not fit the send_sizes of the others:{}\nGive what is sent, or none.", wrong));
+    said.fail(ErrorKind::shape, fmt::format("recv_sizes do not fit the send_sizes of the "
+                                            "others:{}\nGive what is sent, or none.",
+                                            wrong));
   const int64_t dim = said.first().dim;
   const Dims shape = with_extent(said, said.first().x().shape, dim, received);
   a.to = Layout(shape, Shard(dim, received), n);
@@ -147,7 +149,8 @@ void arrange_layouts(const Said& said, Arranged& a) {
     case OpCode::broadcast: lay(said.by(root).x().shape, At(root), Replicate()); break;
     case OpCode::scatter: {
       const Dims& shape = said.by(root).x().shape;
-      const int64_t dim = said.by(root).dim;  // from the front; a rank without x may have counted from the back
+      const int64_t dim = said.by(root).dim;  // from the front; a rank without x
+                                              // may have counted from the back
       a.sizes = agreed_cut(said, shape[static_cast<size_t>(dim)], dim, root);
       lay(shape, At(root), Shard(dim, a.sizes));
       break;
@@ -182,12 +185,14 @@ void check_outputs(const Said& said, const Arranged& a) {
     said.fail(kind, fmt::format("out does not fit the result:{}\nGive one that fits, or none.", wrong));
 }
 
-// Where x and out overlap they must be one tensor and a part of it, so that every element that stays with its rank already
-// lies in its place, and no peer reads what this rank writes.
+// Where x and out overlap they must be one tensor and a part of it, so that
+// every element that stays with its rank already lies in its place, and no peer
+// reads what this rank writes.
 bool in_place_fits(const Statement& s, const Arranged& a, int rank, int out) {
   if (!a.from.holds(rank)) return true;  // x is not read at all
   const int64_t distance = s.in_place[static_cast<size_t>(out)];
-  // Scaled on the way, even the own elements are written, and peers may still read them.
+  // Scaled on the way, even the own elements are written, and peers may still
+  // read them.
   const bool scaled = !a.from.is_partial() && a.reduction.op == ReduceOp::premul_sum;
   if (distance == kClash || scaled || !a.send.empty()) return false;
   const Box from = a.from.box(rank);
@@ -196,7 +201,8 @@ bool in_place_fits(const Statement& s, const Arranged& a, int rank, int out) {
   if (both != from && both != to) return false;
   int64_t expected = 0;
   for (size_t d = 0; d < from.offset.size(); ++d) {
-    // The stride of an extent of 1 says nothing; where both have it, the offsets are the same.
+    // The stride of an extent of 1 says nothing; where both have it, the
+    // offsets are the same.
     const Dims& strides = from.extent[d] > 1 ? s.x().strides : s.outs()[static_cast<size_t>(out)].strides;
     expected += (to.offset[d] - from.offset[d]) * strides[d];
   }
@@ -214,10 +220,10 @@ void check_in_place(const Said& said, Arranged& a) {
     }
   }
   if (wrong.empty()) return;
-  said.fail(ErrorKind::shape,
-            fmt::format("out overlaps x, and not in the one place where the result leaves x's own elements:"
-                        "{}\nGive other memory, or none.",
-                        wrong));
+  said.fail(ErrorKind::shape, fmt::format("out overlaps x, and not in the one place where the "
+                                          "result leaves x's own elements:"
+                                          "{}\nGive other memory, or none.",
+                                          wrong));
 }
 
 }  // namespace

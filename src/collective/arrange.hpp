@@ -1,4 +1,5 @@
-// From what all ranks said of an operation to the layouts it moves between: the same on every rank.
+// From what all ranks said of an operation to the layouts it moves between: the
+// same on every rank.
 #pragma once
 
 #include <vector>
@@ -12,18 +13,21 @@ namespace tessera {
 struct Arranged {
   OpCode op = OpCode::none;
   DType dtype = DType::f32;
-  Reduction reduction;  // of a Partial source; of others a premul_sum where elements are scaled on the way
+  Reduction reduction;  // of a Partial source; of others a premul_sum where
+                        // elements are scaled on the way
   int64_t dim = 0;
   bool moves = false;  // false: there is nothing but the agreement
   Layout from;
   Layout to;
-  bool as_parts = false;    // the output is one tensor for each source
-  std::vector<Sizes> send;  // all_to_all_v: send[from][to]; then `to` has one box for each rank, and `from` is unused
+  bool as_parts = false;         // the output is one tensor for each source
+  std::vector<Sizes> send;       // all_to_all_v: send[from][to]; then `to` has one
+                                 // box for each rank, and `from` is unused
   bool shares_elements = false;  // some rank's output and input are the same memory
   Sizes sizes;                   // the result's
 };
 
-// Throws on every rank the same ShapeError, DTypeError or MismatchError. Depends on the records alone.
+// Throws on every rank the same ShapeError, DTypeError or MismatchError.
+// Depends on the records alone.
 Arranged arrange(const CallName& call, const std::vector<Record>& records, size_t op);
 
 // The shape of `rank`'s output number `out`; has_output: whether it gets any.

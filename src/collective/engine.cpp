@@ -1,4 +1,5 @@
-// The one way in which every collective runs: say, agree, arrange, allocate, move.
+// The one way in which every collective runs: say, agree, arrange, allocate,
+// move.
 #include <algorithm>
 
 #include "collective/arrange.hpp"
@@ -9,7 +10,8 @@
 namespace tessera::detail {
 namespace {
 
-// What follows from what all ranks said; the same for every call that is like it.
+// What follows from what all ranks said; the same for every call that is like
+// it.
 struct CallPlan {
   std::vector<Arranged> arranged;
   PeerTensors peers;
@@ -17,10 +19,12 @@ struct CallPlan {
   Stats counted;  // what its moves add to the statistics
 };
 
-// Kept by the communicator for the next call: a call of one tensor then allocates its result and little else.
+// Kept by the communicator for the next call: a call of one tensor then
+// allocates its result and little else.
 struct Workspace {
   Record record;
-  std::vector<Tensor> mine;  // by number, alike on all ranks: for each operation x, then its outputs
+  std::vector<Tensor> mine;  // by number, alike on all ranks: for each operation
+                             // x, then its outputs
 };
 
 template <class T>
@@ -80,13 +84,15 @@ class Engine {
   }
 
  private:
-  // What is this rank's alone cannot be part of the agreement any more, and its peers may be reading its memory: so the
-  // communicator ends, and the abort waits for them.
+  // What is this rank's alone cannot be part of the agreement any more, and its
+  // peers may be reading its memory: so the communicator ends, and the abort
+  // waits for them.
   void give_up(const char* why) {
     comm_.abort(fmt::format("{}: rank {} failed: {}", to_string(comm_.call_name(call_)), comm_.rank(), why));
   }
 
-  // What is wrong with this rank's own arguments is said too, so that no rank waits for this one.
+  // What is wrong with this rank's own arguments is said too, so that no rank
+  // waits for this one.
   void say() {
     Record& record = w_.record;
     record.call = call_;
@@ -217,7 +223,7 @@ class Engine {
 
 void execute(Comm& comm, std::span<const Description> batch, std::span<Outcome> outcomes, const Site& site) {
   CommState& state = comm.state();
-  state.check_usable();
+  state.check_open();
   state.call([&] {
     state.check_usable();
     Engine(state, batch, outcomes, site).run();
@@ -227,7 +233,7 @@ void execute(Comm& comm, std::span<const Description> batch, std::span<Outcome> 
 std::shared_ptr<Task> start(Comm& comm, std::vector<Description> batch, const Site& site,
                             std::shared_ptr<std::vector<Outcome>> outcomes) {
   CommState& state = comm.state();
-  state.check_usable();
+  state.check_open();
   return state.submit([&state, batch = std::move(batch), site, outcomes = std::move(outcomes)] {
     state.check_usable();
     outcomes->resize(batch.size());

@@ -5,20 +5,34 @@
 namespace tessera {
 namespace {
 
-// What a linear reduction over n ranks multiplies each term by.
-double weight(Reduction op, int ranks) {
-  switch (op.op) {
-    case ReduceOp::sum: return 1;
-    case ReduceOp::avg: return 1.0 / ranks;
-    case ReduceOp::premul_sum: return op.factor;
-    default: throw Error(fmt::format("{} has no linear adjoint: differentiate it by hand", name(op.op)));
-  }
+// Tells every rank that this one's arguments are wrong, so that none waits for
+// it; all throw the error.
+template <class E>
+[[noreturn]] void refuse(Comm& comm, detail::OpCode op, const E& error, const Site& site) {
+  const detail::Description description{.op = op, .problem = std::make_exception_ptr(error)};
+  detail::Outcome outcome;
+  detail::execute(comm, {&description, 1}, {&outcome, 1}, site);
+  throw error;
 }
 
-// The gradient of a list with one tensor for each rank: a reduction to each owner, all agreed on and moved together.
+// What a linear reduction over the ranks multiplies each term by.
+double weight(Comm& comm, detail::OpCode backward, Reduction op, const Site& site) {
+  switch (op.op) {
+    case ReduceOp::sum: return 1;
+    case ReduceOp::avg: return 1.0 / comm.size();
+    case ReduceOp::premul_sum: return op.factor;
+    default: break;
+  }
+  refuse(comm, backward, Error(fmt::format("{} has no linear adjoint: differentiate it by hand", name(op.op))), site);
+}
+
+// The gradient of a list with one tensor for each rank: a reduction to each
+// owner, all agreed on and moved together.
 Tensor own_of_parts(Comm& comm, const std::vector<Tensor>& grads, GradReduce reduce, const Site& site) {
   if (grads.size() != static_cast<size_t>(comm.size())) {
-    throw ShapeError(fmt::format("{} gradients for {} ranks: give one for each", grads.size(), comm.size()));
+    const ShapeError error(fmt::format("{} gradients for {} ranks: give one for each", grads.size(), comm.size()));
+    if (reduce == GradReduce::slice) throw error;  // local, as the slice is
+    refuse(comm, detail::OpCode::reduce, error, site);
   }
   if (reduce == GradReduce::slice) return grads[static_cast<size_t>(comm.rank())];
   const Reduction op = reduce == GradReduce::mean ? ReduceOp::avg : ReduceOp::sum;
@@ -62,11 +76,13 @@ std::vector<Tensor> split_by_rank_backward(const Comm& comm, const Tensor& grad,
 
 Tensor reduce_scatter_backward(Comm& comm, const Tensor& grad, int64_t dim, const Sizes& sizes, Reduction op,
                                const Site& site) {
-  return all_gather(comm, grad, {.dim = dim, .sizes = sizes, .scale = weight(op, comm.size())}, site).tensor;
+  return all_gather(comm, grad,
+                    {.dim = dim, .sizes = sizes, .scale = weight(comm, detail::OpCode::all_gather, op, site)}, site)
+      .tensor;
 }
 
 Tensor all_reduce_backward(Comm& comm, const Tensor& grad, Reduction op, const Site& site) {
-  weight(op, comm.size());
+  weight(comm, detail::OpCode::all_reduce, op, site);
   return all_reduce(comm, grad, op, {}, site);
 }
 
@@ -94,7 +110,8 @@ Tensor gather_backward(Comm& comm, const Tensor& grad, int64_t root, int64_t dim
 }
 
 Tensor reduce_backward(Comm& comm, const Tensor& grad, int64_t root, Reduction op, const Site& site) {
-  return run(comm, Broadcast{.x = grad, .root = root, .scale = weight(op, comm.size())}, site);
+  return run(comm, Broadcast{.x = grad, .root = root, .scale = weight(comm, detail::OpCode::broadcast, op, site)},
+             site);
 }
 
 Tensor send_backward(Comm& comm, int to, int64_t tag, const Site& site) { return recv(comm, to, tag, {}, site).tensor; }

@@ -22,8 +22,9 @@ class Rounds {
   size_t count_ = 0;
 };
 
-// Appends `rank`'s part of the operation to the rounds. first_tensor is the number of the operation's x; its outputs
-// follow. `mine` are this rank's tensors: what already lies in its place is not moved.
+// Appends `rank`'s part of the operation to the rounds. first_tensor is the
+// number of the operation's x; its outputs follow. `mine` are this rank's
+// tensors: what already lies in its place is not moved.
 void append_moves(const Arranged& arranged, int rank, int first_tensor, std::span<const Tensor> mine, Rounds& rounds);
 
 }  // namespace tessera

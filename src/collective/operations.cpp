@@ -1,4 +1,5 @@
-// The public functions: each names its fields in a description, and its result in the outcome.
+// The public functions: each names its fields in a description, and its result
+// in the outcome.
 #include <tessera/collective.hpp>
 
 #include <algorithm>
@@ -191,7 +192,10 @@ Gathered split_by_rank(const Comm& comm, const std::vector<Tensor>& parts) {
     throw ShapeError(fmt::format("split_by_rank: {} parts for {} ranks: give one for each", parts.size(), comm.size()));
   }
   Sizes sizes;
-  for (const Tensor& part : parts) sizes.push_back(part.shape(0));
+  for (const Tensor& part : parts) {
+    if (!part.defined()) throw ShapeError(fmt::format("split_by_rank: part {} is undefined", sizes.size()));
+    sizes.push_back(part.shape(0));
+  }
   return {parts[static_cast<size_t>(comm.rank())], sizes};
 }
 

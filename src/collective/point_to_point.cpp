@@ -77,7 +77,7 @@ void check_peer(const CommState& comm, int peer, const char* field, bool any) {
 
 std::shared_ptr<PairTask> post_send(Comm& comm, const Tensor& x, int to, int64_t tag, const Site& site) {
   CommState& state = comm.state();
-  state.check_usable();
+  state.check_open();
   check_peer(state, to, "to", false);
   if (!x.defined()) throw ShapeError("send: x is undefined");
   return std::make_shared<PairTask>(state.shared_from_this(), state.transport().post_send(x, to, tag, site_text(site)),
@@ -86,8 +86,9 @@ std::shared_ptr<PairTask> post_send(Comm& comm, const Tensor& x, int to, int64_t
 
 std::shared_ptr<PairTask> post_recv(Comm& comm, int from, int64_t tag, const Tensor& out, const Site& site) {
   CommState& state = comm.state();
-  state.check_usable();
+  state.check_open();
   check_peer(state, from, "from", true);
+  if (out.read_only()) throw ShapeError("recv: out is a view of constant memory: it cannot be written to");
   if (may_overlap_itself(out)) throw ShapeError("recv: out has several elements in one place: it cannot be written to");
   const std::string source = from == kAnySource ? "any rank" : fmt::format("rank {}", from);
   return std::make_shared<PairTask>(state.shared_from_this(),

@@ -53,7 +53,10 @@ void check_dims(const Description& d, const Tensor& x, Statement& s) {
   if (d.op != OpCode::all_to_all) return;
   s.split_dim = normalize_dim(d.split_dim, ndim, "split_dim");
   if (s.split_dim == s.dim) {
-    throw ShapeError(fmt::format("split_dim and concat_dim are both {}: within one dimension use all_to_all_v", s.dim));
+    throw ShapeError(
+        fmt::format("split_dim and concat_dim are both {}: within "
+                    "one dimension use all_to_all_v",
+                    s.dim));
   }
 }
 
@@ -66,10 +69,13 @@ void check_all_to_all_v(const Description& d, const Statement& s, int ranks) {
   }
 }
 
-// kApart, kClash, or how many elements the output lies behind x, where both have the same strides.
+// kApart, kClash, or how many elements the output lies behind x, where both
+// have the same strides.
 int64_t in_place(const Tensor& x, const Tensor& out) {
   if (!x.defined() || !may_overlap(x, out)) return kApart;
-  if (x.dtype() != out.dtype() || x.ndim() != out.ndim()) return kClash;
+  // Where several elements of x share a place, writing one of them changes what
+  // peers read as another.
+  if (x.dtype() != out.dtype() || x.ndim() != out.ndim() || may_overlap_itself(x)) return kClash;
   for (size_t d = 0; d < x.shape().size(); ++d) {
     const bool matters = x.shape()[d] > 1 && out.shape()[d] > 1;
     if (matters && x.strides()[d] != out.strides()[d]) return kClash;
@@ -84,9 +90,11 @@ Announced announce(const Tensor& t, CommState& comm) {
 
 void add_output(const Tensor& out, const Tensor& x, CommState& comm, Statement& s, std::vector<Tensor>& tensors) {
   if (!out.defined()) throw ShapeError("a tensor of the outputs is undefined");
+  if (out.read_only()) throw ShapeError("out is a view of constant memory: it cannot be written to");
   if (may_overlap_itself(out)) {
     throw ShapeError(
-        fmt::format("out has several elements in one place (shape {}, strides {}): it cannot be written to",
+        fmt::format("out has several elements in one place (shape "
+                    "{}, strides {}): it cannot be written to",
                     out.shape(), out.strides()));
   }
   s.tensors.push_back(announce(out, comm));
@@ -112,6 +120,7 @@ void add_outputs(const Description& d, CommState& comm, Statement& s, std::vecto
 
 void state(const Description& d, CommState& comm, Statement& s, std::vector<Tensor>& tensors) {
   const size_t first = tensors.size();
+  if (d.problem != nullptr) std::rethrow_exception(d.problem);
   const bool stacked = d.op == OpCode::all_gather_same && d.x.defined();
   s.op = d.op;
   s.dim = d.dim;
@@ -150,6 +159,7 @@ void state(const Description& d, CommState& comm, Statement& s, std::vector<Tens
 void check_apart(std::span<const Description> batch, int ranks, std::span<const Tensor> tensors) {
   if (tensors.size() < 3) return;
   struct Range {
+    const Tensor* tensor;
     Extent extent;
     size_t op;
     bool written;
@@ -158,21 +168,26 @@ void check_apart(std::span<const Description> batch, int ranks, std::span<const 
   size_t number = 0;
   for (size_t op = 0; op < batch.size(); ++op) {
     for (size_t i = 0; i < 1 + output_count(batch[op].op, ranks); ++i) {
-      const Extent extent = extent_of(tensors[number++]);
-      if (extent.begin != extent.end) ranges.push_back({extent, op, i > 0});
+      const Tensor& tensor = tensors[number++];
+      const Extent extent = extent_of(tensor);
+      if (extent.begin != extent.end) ranges.push_back({&tensor, extent, op, i > 0});
     }
   }
-  // In the order of their beginnings, what overlaps a written range from another operation stands near it.
+  // In the order of their beginnings, what overlaps a written range from
+  // another operation stands near it.
   std::sort(ranges.begin(), ranges.end(),
             [](const Range& a, const Range& b) { return a.extent.begin < b.extent.begin; });
   for (size_t i = 0; i < ranges.size(); ++i) {
     for (size_t j = i + 1; j < ranges.size() && ranges[j].extent.begin < ranges[i].extent.end; ++j) {
       const auto& [a, b] = std::tie(ranges[i], ranges[j]);
-      // x and out of one operation may share elements: arrange() looks at that when it knows their places.
+      // x and out of one operation may share elements: arrange() looks at that
+      // when it knows their places.
       const bool harmless = a.op == b.op ? !(a.written && b.written) : !(a.written || b.written);
-      if (harmless) continue;
-      throw ShapeError(fmt::format("an output of operation {} of the list lies over a tensor of operation {}",
-                                   (a.written ? a.op : b.op) + 1, (a.written ? b.op : a.op) + 1));
+      if (harmless || !may_overlap(*a.tensor, *b.tensor)) continue;
+      throw ShapeError(
+          fmt::format("an output of operation {} of the list lies "
+                      "over a tensor of operation {}",
+                      (a.written ? a.op : b.op) + 1, (a.written ? b.op : a.op) + 1));
     }
   }
 }

@@ -1,6 +1,7 @@
 #include "comm/agreement.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <map>
 #include <numeric>
 
@@ -18,7 +19,8 @@ bool uses_reduction(OpCode op) {
   return op == OpCode::reduce_scatter || op == OpCode::all_reduce || op == OpCode::reduce;
 }
 
-// all_gather_same announces its tensors with a leading dimension of 1, along which they are stacked.
+// all_gather_same announces its tensors with a leading dimension of 1, along
+// which they are stacked.
 size_t added_dims(OpCode op) { return op == OpCode::all_gather_same ? 1 : 0; }
 
 std::string parameters(const Statement& s) {
@@ -38,13 +40,18 @@ std::string parameters(const Statement& s) {
   return fmt::format("({})", fmt::join(list, ", "));
 }
 
-// A rank that has no tensor could not normalize its dim: the other's tensor tells.
+// A rank that has no tensor could not normalize its dim: the other's tensor
+// tells.
 int64_t dim_from_front(const Statement& s, const Statement& other) {
   if (s.has_x || !other.has_x || s.dim >= 0) return s.dim;
   return s.dim + static_cast<int64_t>(other.x().shape.size());
 }
 
-// The differences of b from a, which is rank `reference`'s; empty where they agree.
+// Also of two NaNs.
+bool same_bits(double a, double b) { return std::bit_cast<int64_t>(a) == std::bit_cast<int64_t>(b); }
+
+// The differences of b from a, which is rank `reference`'s; empty where they
+// agree.
 std::vector<std::string> differences(const Statement& a, const Statement& b, int reference) {
   std::vector<std::string> list;
   const auto differ = [&](std::string_view field, const auto& mine, const auto& theirs) {
@@ -58,9 +65,11 @@ std::vector<std::string> differences(const Statement& a, const Statement& b, int
   if (uses_root(a.op)) differ("root", b.root, a.root);
   if (uses_reduction(a.op)) {
     differ("the reduction", name(b.reduction.op), name(a.reduction.op));
-    differ("the factor", b.reduction.factor, a.reduction.factor);
+    if (!same_bits(a.reduction.factor, b.reduction.factor)) {
+      differ("the factor", b.reduction.factor, a.reduction.factor);
+    }
   }
-  differ("scale", b.scale, a.scale);
+  if (!same_bits(a.scale, b.scale)) differ("scale", b.scale, a.scale);
   if (!a.has_x || !b.has_x) return list;  // broadcast and scatter: only the root must have one
   differ("dtype", name(b.x().dtype), name(a.x().dtype));
   if (a.x().shape.size() != b.x().shape.size()) {
@@ -74,7 +83,8 @@ std::vector<std::string> differences(const Statement& a, const Statement& b, int
   return list;
 }
 
-// The ranks that agree with each other; the largest such group is the reference, at equal size the one of the lowest rank.
+// The ranks that agree with each other; the largest such group is the
+// reference, at equal size the one of the lowest rank.
 struct Party {
   std::vector<int> ranks;
   std::vector<std::string> notes;  // its differences from the reference
@@ -122,7 +132,8 @@ std::vector<Party> parties(const std::vector<Record>& records, size_t op) {
   const auto said_by = [&](int r) -> const Statement& { return records[static_cast<size_t>(r)].statements[op]; };
   std::vector<int> order(records.size());
   std::iota(order.begin(), order.end(), 0);
-  // The root first: who has no tensor belongs to it, and not to one whose tensor does not fit the root's.
+  // The root first: who has no tensor belongs to it, and not to one whose
+  // tensor does not fit the root's.
   const auto root = static_cast<uint64_t>(said_by(0).root);
   if (uses_root(said_by(0).op) && root < order.size()) {
     const auto at = order.begin() + static_cast<ptrdiff_t>(root);
@@ -141,7 +152,8 @@ std::vector<Party> parties(const std::vector<Record>& records, size_t op) {
   std::stable_sort(list.begin(), list.end(),
                    [](const Party& a, const Party& b) { return a.ranks.size() > b.ranks.size(); });
   for (Party& party : list) std::sort(party.ranks.begin(), party.ranks.end());
-  // Of two parties some two ranks differ, though not all do: a rank without a tensor fits many.
+  // Of two parties some two ranks differ, though not all do: a rank without a
+  // tensor fits many.
   for (size_t i = 1; i < list.size(); ++i) {
     for (const int reference : list[0].ranks) {
       for (const int r : list[i].ranks) {
@@ -221,7 +233,8 @@ void check_agreement(const CallName& call, const std::vector<Record>& records) {
   check_problems(call, records);
   check_batch_lengths(call, records);
   for (size_t op = 0; op < records[0].statements.size(); ++op) {
-    // Rank 0 first, the common case; then each against the first that has a tensor, since rank 0 may have none.
+    // Rank 0 first, the common case; then each against the first that has a
+    // tensor, since rank 0 may have none.
     const Statement* with_tensor = &records[0].statements[op];
     bool same = true;
     for (size_t r = 1; r < records.size() && same; ++r) {

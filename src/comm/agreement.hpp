@@ -18,8 +18,9 @@ std::string to_string(const CallName& call);
 // Which dimensions of x may differ between the ranks.
 bool may_differ(const Statement& statement, size_t dim);
 
-// Throws, on every rank the same, MismatchError where the records do not agree, or the problems that ranks found with their
-// own arguments. Depends on the records alone.
+// Throws, on every rank the same, MismatchError where the records do not agree,
+// or the problems that ranks found with their own arguments. Depends on the
+// records alone.
 void check_agreement(const CallName& call, const std::vector<Record>& records);
 
 // "0,2-4" of ranks that are in order.

@@ -43,8 +43,9 @@ Waited Board::announce(std::span<const std::byte> mine, uint64_t call, std::vect
                        Deadline deadline, int& culprit) {
   slots_[rank_].call.store(call, std::memory_order_relaxed);
   records.resize(static_cast<size_t>(size_));
-  // Two records take turns. A rank writes over the one of two announcements ago only after everybody made the last one,
-  // and nobody does that before having read the one before.
+  // Two records take turns. A rank writes over the one of two announcements ago
+  // only after everybody made the last one, and nobody does that before having
+  // read the one before.
   size_t longest = 0;
   for (size_t from = 0; from == 0 || from < longest; from += kRecordBytes) {
     write_record(mine, from);
@@ -88,7 +89,8 @@ void Board::drop_claim() { slots_[rank_].claim.store(0, std::memory_order_releas
 void Board::step() {
   Slot& slot = slots_[rank_];
   steps_ += 2;
-  // An abort may set the lowest bit at any time, so this adds and does not store.
+  // An abort may set the lowest bit at any time, so this adds and does not
+  // store.
   slot.step.fetch_add(2, std::memory_order_seq_cst);
   if (slot.sleepers.load(std::memory_order_seq_cst) != 0) futex_wake_all(slot.step);
 }

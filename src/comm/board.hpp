@@ -1,12 +1,17 @@
-// The announcing and waiting protocol of ranks that share memory, be they threads or processes.
+// The announcing and waiting protocol of ranks that share memory, be they
+// threads or processes.
 //
-// Every rank owns one slot. It counts its steps there (an announcement, a finished move), and others wait for the count.
-//   announce   write the record, make a step; then wait for that step of everybody and read their records
-//   move       claim, copy out of the peers' memory, drop the claim, make a step; wait for that step of one's readers
-//   abort      publish a verdict (the first one stands), close every slot, wake all sleepers; then wait until no claim is
+// Every rank owns one slot. It counts its steps there (an announcement, a
+// finished move), and others wait for the count.
+//   announce   write the record, make a step; then wait for that step of
+//   everybody and read their records move       claim, copy out of the peers'
+//   memory, drop the claim, make a step; wait for that step of one's readers
+//   abort      publish a verdict (the first one stands), close every slot, wake
+//   all sleepers; then wait until no claim is
 //              left: only then may a rank give up its memory
-// A claim is taken before the verdict is looked at, and a verdict is published before claims are looked at; so either the
-// reader sees the verdict and does not copy, or the owner sees the claim and waits. All words on that path are
+// A claim is taken before the verdict is looked at, and a verdict is published
+// before claims are looked at; so either the reader sees the verdict and does
+// not copy, or the owner sees the claim and waits. All words on that path are
 // sequentially consistent for this reason.
 #pragma once
 
@@ -28,7 +33,8 @@ enum class Waited { reached, closed, timed_out };
 
 // Plain words: the memory may be mapped by processes at different addresses.
 struct alignas(128) Slot {
-  std::atomic<uint32_t> step{0};  // twice the steps made; odd once the slot is closed and no more will be made
+  std::atomic<uint32_t> step{0};  // twice the steps made; odd once the slot is
+                                  // closed and no more will be made
   std::atomic<uint32_t> sleepers{0};
   std::atomic<uint64_t> call{0};  // what the rank is in, for messages: number × 256 + operation
   uint64_t record_bytes[2] = {0, 0};
@@ -44,7 +50,8 @@ struct BoardHead {
   char verdict_text[kVerdictBytes] = {};
 };
 
-// One rank's hold on the board. For one thread at a time, except abort(), verdict() and where().
+// One rank's hold on the board. For one thread at a time, except abort(),
+// verdict() and where().
 class Board {
  public:
   static size_t bytes(int size);
@@ -56,8 +63,9 @@ class Board {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  // Publishes `mine` and waits for everybody's. records[r] stays valid until this rank's next announcement.
-  // Otherwise returns what happened, and `culprit` is the rank waited for.
+  // Publishes `mine` and waits for everybody's. records[r] stays valid until
+  // this rank's next announcement. Otherwise returns what happened, and
+  // `culprit` is the rank waited for.
   Waited announce(std::span<const std::byte> mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
                   Deadline deadline, int& culprit);
 
@@ -72,14 +80,17 @@ class Board {
   bool has_left(int peer) const { return slots_[peer].left.load(std::memory_order_acquire) != 0; }
   std::string farewell(int peer) const { return slots_[peer].farewell; }
 
-  // Publishes the verdict unless there is one, closes all slots, and returns when no peer has a claim any more.
+  // Publishes the verdict unless there is one, closes all slots, and returns
+  // when no peer has a claim any more.
   void abort(uint32_t kind, std::string_view text);
   bool aborted() const { return head_->verdict.load(std::memory_order_seq_cst) != 0; }
-  // Waits for a verdict that is being written; kind and text are the published one's.
+  // Waits for a verdict that is being written; kind and text are the published
+  // one's.
   void verdict(uint32_t& kind, std::string& text) const;
   uint64_t call_of(int peer) const { return slots_[peer].call.load(std::memory_order_relaxed); }
   bool has_come(int peer) const;
-  // Whether a peer has gone on beyond this rank's last step: then that one had come together for somebody at least.
+  // Whether a peer has gone on beyond this rank's last step: then that one had
+  // come together for somebody at least.
   bool is_behind() const;
 
  private:

@@ -15,7 +15,8 @@ Comm& Comm::operator=(Comm&& other) noexcept {
 }
 
 Comm::~Comm() {
-  // In a forked child its locks may be held, and its conditions waited for, by threads that are not there.
+  // In a forked child its locks may be held, and its conditions waited for, by
+  // threads that are not there.
   if (state_ != nullptr && state_->in_forked_child()) new std::shared_ptr<CommState>(std::move(state_));
 }
 

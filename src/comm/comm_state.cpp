@@ -8,7 +8,8 @@
 namespace tessera::detail {
 namespace {
 
-// Counts forks, so that a child knows that it is one without asking the system at every call.
+// Counts forks, so that a child knows that it is one without asking the system
+// at every call.
 std::atomic<int> fork_generation{0};
 
 int current_generation() {
@@ -34,7 +35,10 @@ class QueuedTask : public Task {
     return done_;
   }
   void wait() override {
-    if (forked()) throw Error("a Work was started before a fork and cannot be waited for in the child");
+    if (forked())
+      throw Error(
+          "a Work was started before a fork and cannot be waited for "
+          "in the child");
     std::unique_lock lock(guard_);
     changed_.wait(lock, [&] { return done_; });
     seen_ = true;
@@ -45,7 +49,8 @@ class QueuedTask : public Task {
     std::unique_lock lock(guard_);
     changed_.wait(lock, [&] { return done_; });
     const auto comm = comm_.lock();
-    // Taken away here: the error is its caller's, and the worker must not be the last to have it.
+    // Taken away here: the error is its caller's, and the worker must not be
+    // the last to have it.
     const std::exception_ptr error = std::exchange(error_, nullptr);
     if (error != nullptr && !seen_ && comm != nullptr) comm->defer(error);
   }
@@ -105,10 +110,10 @@ CommState::CommState(std::unique_ptr<Transport> transport, std::string name, std
 CommState::~CommState() { close("its Comm was destroyed"); }
 
 void CommState::close(const std::string& farewell) noexcept {
-  if (closed_) return;
-  closed_ = true;
+  if (closed_.exchange(true)) return;
   if (in_forked_child()) {
-    // The worker lives in the parent: nothing here to join, and the slot is the parent's.
+    // The worker lives in the parent: nothing here to join, and the slot is the
+    // parent's.
     if (worker_.joinable()) worker_.detach();
     return;
   }
@@ -133,8 +138,8 @@ Deadline CommState::deadline(Clock::time_point now) const {
 
 std::shared_ptr<Task> CommState::submit(std::function<void()> fn) {
   auto task = std::make_shared<QueuedTask>(weak_from_this());
-  pending_.fetch_add(1);
   std::lock_guard lock(queue_guard_);
+  if (!worker_.joinable()) worker_ = std::thread([this] { work_off(); });
   queue_.push_back([this, task, fn = std::move(fn)]() mutable {
     std::exception_ptr error;
     try {
@@ -146,7 +151,7 @@ std::shared_ptr<Task> CommState::submit(std::function<void()> fn) {
     pending_.fetch_sub(1);
     task->finish(std::move(error));
   });
-  if (!worker_.joinable()) worker_ = std::thread([this] { work_off(); });
+  pending_.fetch_add(1);
   queue_changed_.notify_all();
   return task;
 }
@@ -169,15 +174,25 @@ bool CommState::in_forked_child() const { return fork_generation.load(std::memor
 
 void CommState::check_not_forked() const {
   if (!in_forked_child()) return;
-  throw Error(fmt::format("communicator \"{}\" was made before a fork and cannot be used in the child", name_));
+  throw Error(
+      fmt::format("communicator \"{}\" was made before a fork and "
+                  "cannot be used in the child",
+                  name_));
+}
+
+void CommState::check_open() {
+  if (closed_) throw Error(fmt::format("communicator \"{}\" has ended with its run()", name_));
+  check_usable();
 }
 
 void CommState::check_usable() {
   check_not_forked();
   if (!transport_->aborted()) return;
+  take_deferred();  // the verdict tells it
   const Verdict verdict = transport_->abort({});
   throw AbortedError(
-      fmt::format("communicator \"{}\" is dead; shrink() makes a new one of the ranks that are left. It died "
+      fmt::format("communicator \"{}\" is dead; shrink() makes a new one of "
+                  "the ranks that are left. It died "
                   "of this:\n{}",
                   name_, verdict.text));
 }
@@ -223,15 +238,17 @@ bool CommState::note_said(Agreement& agreement) const {
 }
 
 void CommState::attach_deferred(Record& mine) {
-  if (!has_deferred_.load(std::memory_order_acquire)) return;
-  std::exception_ptr error;
-  {
-    std::lock_guard lock(guard_);
-    std::swap(error, deferred_);
-    has_deferred_.store(false);
-  }
+  const std::exception_ptr error = take_deferred();
+  if (error == nullptr) return;
   mine.problem = kind_of(error, mine.problem_text);
   mine.problem_text = "a call whose Work was dropped had failed: " + mine.problem_text;
+}
+
+std::exception_ptr CommState::take_deferred() {
+  if (!has_deferred_.load(std::memory_order_acquire)) return nullptr;
+  std::lock_guard lock(guard_);
+  has_deferred_.store(false);
+  return std::exchange(deferred_, nullptr);
 }
 
 void CommState::defer(std::exception_ptr error) {
@@ -283,8 +300,11 @@ void CommState::fail_pair(const PeerTrouble& trouble, const std::string& what) {
 void CommState::die(PeerTrouble::Kind kind, const std::string& what, int64_t call, const std::vector<int>& missing) {
   const std::string who = fmt::format("rank{} {}", missing.size() == 1 ? "" : "s", rank_list(missing));
   const bool late = kind == PeerTrouble::timed_out;
+  const bool arrived = std::all_of(missing.begin(), missing.end(),
+                                   [&](int r) { return static_cast<int64_t>(transport_->call_of(r) / 256) >= call; });
   const std::string happened =
-      late ? fmt::format("{} did not come within {:.3g} s", who, std::chrono::duration<double>(timeout()).count())
+      late ? fmt::format("{} did not {} within {:.3g} s", who, arrived ? "finish its part" : "come",
+                         std::chrono::duration<double>(timeout()).count())
            : fmt::format("{} left while others were waiting", who);
   std::string history;
   {
@@ -292,7 +312,8 @@ void CommState::die(PeerTrouble::Kind kind, const std::string& what, int64_t cal
     history = recorder.summary();
   }
   const std::string text = fmt::format(
-      "{}: {}\n{}Last calls of rank {}: {}\nThe communicator is dead. shrink() makes a new one of the ranks that "
+      "{}: {}\n{}Last calls of rank {}: {}\nThe communicator is "
+      "dead. shrink() makes a new one of the ranks that "
       "are left{}.",
       what, happened, where_ranks_are(call), rank_, history.empty() ? "none" : history,
       late ? "; set_timeout() waits longer" : "");

@@ -1,4 +1,5 @@
-// What stands behind a Comm: its transport, its order of calls, its worker, its statistics and its flight recorder.
+// What stands behind a Comm: its transport, its order of calls, its worker, its
+// statistics and its flight recorder.
 #pragma once
 
 #include <array>
@@ -22,12 +23,14 @@
 
 namespace tessera::detail {
 
-// What all ranks said in a call. Kept, so that of a call like an earlier one (in all that any rank said, but for where its
-// tensors lie) nothing has to be worked out again: whether all bytes are the same is the whole check.
+// What all ranks said in a call. Kept, so that of a call like an earlier one
+// (in all that any rank said, but for where its tensors lie) nothing has to be
+// worked out again: whether all bytes are the same is the whole check.
 struct Agreement {
   std::vector<Record> records;
   bool repeated = false;  // like the call that was settled here before
-  bool settled = false;   // the caller has worked out what follows from the records, and put it into `plan`
+  bool settled = false;   // the caller has worked out what follows from the
+                          // records, and put it into `plan`
   std::shared_ptr<void> plan;
   std::vector<std::vector<std::byte>> said;  // the common part of each record
 };
@@ -48,7 +51,8 @@ class CommState : public std::enable_shared_from_this<CommState> {
   void set_timeout(std::chrono::nanoseconds timeout);
   Deadline deadline(Clock::time_point now = Clock::now()) const;
 
-  // Runs fn now if nothing is pending, else on the worker after all that is, and waits for it.
+  // Runs fn now if nothing is pending, else on the worker after all that is,
+  // and waits for it.
   template <class Fn>
   void call(Fn&& fn) {
     if (pending_.load(std::memory_order_acquire) == 0) fn();
@@ -57,24 +61,32 @@ class CommState : public std::enable_shared_from_this<CommState> {
   // Runs fn on the worker.
   std::shared_ptr<Task> submit(std::function<void()> fn);
 
-  // Throws where this communicator cannot be used: in a forked child, after an abort.
+  // Throws where this communicator cannot be used: in a forked child, after an
+  // abort. A new call asks for an open one too: what is pending when it closes
+  // still runs.
   void check_usable();
+  void check_open();
   bool in_forked_child() const;
   void check_not_forked() const;
   int64_t next_call() { return ++calls_; }
   int64_t last_call() const { return calls_; }
   CallName call_name(int64_t number) const { return {number, name_, size_}; }
 
-  // Says `mine` to everybody and returns what everybody said, when all agree; throws on every rank otherwise. Valid until
-  // the next call. An error of a Work that was dropped is told here.
+  // Says `mine` to everybody and returns what everybody said, when all agree;
+  // throws on every rank otherwise. Valid until the next call. An error of a
+  // Work that was dropped is told here.
   Agreement& agree(Record& mine, Deadline deadline);
-  // Makes the error that all ranks see out of a peer that did not come; the communicator is dead then.
+  // Makes the error that all ranks see out of a peer that did not come; the
+  // communicator is dead then.
   [[noreturn]] void fail(const PeerTrouble& trouble, int64_t call);
   // The same for a message between two ranks; `what` names it.
   [[noreturn]] void fail_pair(const PeerTrouble& trouble, const std::string& what);
   // This rank cannot go on with a call that all agreed on.
   void abort(const std::string& reason);
   void defer(std::exception_ptr error);
+  // The error of a Work that was dropped and that no later call could tell;
+  // null: none.
+  std::exception_ptr take_deferred();
 
   // Kept between calls by the engine that runs them, for its capacity.
   std::shared_ptr<void> workspace;
@@ -104,7 +116,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   std::deque<std::function<void()>> queue_;
   std::atomic<int> pending_{0};
   bool closing_ = false;
-  bool closed_ = false;
+  std::atomic<bool> closed_{false};
   std::thread worker_;
   std::exception_ptr deferred_;
   std::atomic<bool> has_deferred_{false};

@@ -16,7 +16,8 @@ uint32_t* address(const std::atomic<uint32_t>& word) {
 }  // namespace
 
 void futex_wait(const std::atomic<uint32_t>& word, uint32_t expected, Deadline deadline) {
-  // steady_clock is CLOCK_MONOTONIC, which FUTEX_WAIT_BITSET takes as an absolute time.
+  // steady_clock is CLOCK_MONOTONIC, which FUTEX_WAIT_BITSET takes as an
+  // absolute time.
   const auto since_epoch = deadline.time_since_epoch();
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(since_epoch);
   const timespec until{static_cast<time_t>(seconds.count()),

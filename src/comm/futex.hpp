@@ -1,4 +1,5 @@
-// Sleeping in the kernel until a word changes. Works between processes too, so that one protocol serves both.
+// Sleeping in the kernel until a word changes. Works between processes too, so
+// that one protocol serves both.
 #pragma once
 
 #include <atomic>
@@ -10,7 +11,8 @@ namespace tessera {
 using Clock = std::chrono::steady_clock;
 using Deadline = Clock::time_point;
 
-// Returns when *word is not `expected`, when woken, at the deadline, or for no reason at all.
+// Returns when *word is not `expected`, when woken, at the deadline, or for no
+// reason at all.
 void futex_wait(const std::atomic<uint32_t>& word, uint32_t expected, Deadline deadline);
 void futex_wake_all(const std::atomic<uint32_t>& word);
 

@@ -81,8 +81,10 @@ std::string chrome_trace(const std::vector<CallRecord>& calls, const std::string
   for (const CallRecord& c : calls) {
     if (text.back() != '[') text += ',';
     text += fmt::format(
-        "\n  {{\"name\": {}, \"cat\": {}, \"ph\": \"{}\", \"pid\": 0, \"tid\": {}, \"ts\": {:.3f}, \"dur\": {:.3f}, "
-        "\"args\": {{\"call\": {}, \"site\": {}, \"bytes_received\": {}, \"error\": {}}}}}",
+        "\n  {{\"name\": {}, \"cat\": {}, \"ph\": \"{}\", \"pid\": 0, \"tid\": "
+        "{}, \"ts\": {:.3f}, \"dur\": {:.3f}, "
+        "\"args\": {{\"call\": {}, \"site\": {}, \"bytes_received\": {}, "
+        "\"error\": {}}}}}",
         json_text(c.operation), json_text(comm), c.finished ? "X" : "B", rank, microseconds(c.start.time_since_epoch()),
         c.finished ? microseconds(c.end - c.start) : 0.0, c.number, json_text(c.site), c.bytes_received,
         json_text(c.error));

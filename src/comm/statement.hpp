@@ -1,4 +1,5 @@
-// What a rank says of a call: the record that ranks exchange before anything moves.
+// What a rank says of a call: the record that ranks exchange before anything
+// moves.
 #pragma once
 
 #include <span>
@@ -18,8 +19,8 @@ enum class ErrorKind : uint32_t { none, mismatch, shape, dtype, peer_lost, timed
 
 std::string_view name(OpCode op);
 
-// One operation of one rank. Dimensions are normalized. Tensor 0 of the operation is x, where there is one; the caller's
-// (or early) outputs follow.
+// One operation of one rank. Dimensions are normalized. Tensor 0 of the
+// operation is x, where there is one; the caller's (or early) outputs follow.
 struct Statement {
   OpCode op = OpCode::none;
   int64_t dim = 0;
@@ -30,7 +31,8 @@ struct Statement {
   int64_t extra[2] = {0, 0};
   bool has_x = false;
   std::vector<Announced> tensors;
-  std::vector<int64_t> in_place;  // of each output: kApart, kClash, or where x and it share elements (see engine.cpp)
+  std::vector<int64_t> in_place;  // of each output: kApart, kClash, or where x
+                                  // and it share elements (see arrange.hpp)
   Sizes sizes;
   Sizes recv_sizes;
 
@@ -52,12 +54,14 @@ struct Record {
   std::string site() const { return fmt::format("{}:{}", file, line); }
 };
 
-// As words: first what changes with every call (its number, and where the tensors lie), then what calls that are alike
-// have in common. All of these copy before they check, and throw Error for what makes no sense.
+// As words: first what changes with every call (its number, and where the
+// tensors lie), then what calls that are alike have in common. All of these
+// copy before they check, and throw Error for what makes no sense.
 void encode(const Record& record, std::vector<int64_t>& words);  // appends
 void decode(std::span<const std::byte> bytes, Record& record);
 std::span<const std::byte> common_part(std::span<const std::byte> bytes);
-// Only what changes; the rest of `record` was decoded from the same common part before.
+// Only what changes; the rest of `record` was decoded from the same common part
+// before.
 void decode_changes(std::span<const std::byte> bytes, Record& record);
 
 }  // namespace tessera

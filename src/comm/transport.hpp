@@ -1,4 +1,5 @@
-// The seam: all that tessera asks of a way to move data. Everything else stands above it and is written once.
+// The seam: all that tessera asks of a way to move data. Everything else stands
+// above it and is written once.
 #pragma once
 
 #include <memory>
@@ -14,7 +15,8 @@
 
 namespace tessera {
 
-// Where a tensor's first element lies, in words only its own transport reads (threads: the address).
+// Where a tensor's first element lies, in words only its own transport reads
+// (threads: the address).
 struct Handle {
   uint64_t words[2] = {0, 0};
 };
@@ -27,17 +29,20 @@ struct Announced {
   Handle where;
 };
 
-// Every rank's tensors as announced, by rank and number; null where a rank has none.
+// Every rank's tensors as announced, by rank and number; null where a rank has
+// none.
 using PeerTensors = std::vector<std::vector<const Announced*>>;
 
-// A move, as one rank sees it. Boxes are in the coordinates of the tensor they lie in; tensors are numbered in the order
-// in which the call announced them (the same on every rank).
+// A move, as one rank sees it. Boxes are in the coordinates of the tensor they
+// lie in; tensors are numbered in the order in which the call announced them
+// (the same on every rank).
 struct Term {
   int rank = 0;
   int tensor = 0;
   Box box;
 };
-struct Receive {  // tensor.box = its terms combined; one term alone is copied, or scaled by a premul_sum
+struct Receive {  // tensor.box = its terms combined; one term alone is copied,
+                  // or scaled by a premul_sum
   int tensor = 0;
   Box box;
   size_t first_term = 0;
@@ -55,7 +60,8 @@ struct Move {
   std::vector<Send> sends;
 };
 
-// Thrown through the seam when a peer does not come; the communicator makes the error of it that all ranks see.
+// Thrown through the seam when a peer does not come; the communicator makes the
+// error of it that all ranks see.
 struct PeerTrouble {
   enum Kind { timed_out, closed } kind;
   int rank;
@@ -85,35 +91,40 @@ class Transport {
 
   virtual Handle handle_of(const Tensor& tensor) = 0;
 
-  // Gives `mine` to all ranks and gets theirs; records[r] stays valid until the next exchange. `call` tells others where
-  // this rank is. Throws PeerTrouble.
+  // Gives `mine` to all ranks and gets theirs; records[r] stays valid until the
+  // next exchange. `call` tells others where this rank is. Throws PeerTrouble.
   virtual void exchange(std::span<const std::byte> mine, uint64_t call,
                         std::vector<std::span<const std::byte>>& records, Deadline deadline) = 0;
 
-  // Runs this rank's part of a move that all ranks agreed on. `mine` are this rank's tensors, `peers` those of all ranks
-  // by number. Returns when the data is here and nobody reads this rank's memory any more. Throws PeerTrouble.
+  // Runs this rank's part of a move that all ranks agreed on. `mine` are this
+  // rank's tensors, `peers` those of all ranks by number. Returns when the data
+  // is here and nobody reads this rank's memory any more. Throws PeerTrouble.
   virtual void run(const Move& move, std::span<const Tensor> mine, const PeerTensors& peers, Deadline deadline) = 0;
 
-  // `tag` and `from` (-1: any) as in send() and recv(). The tickets keep the tensors.
+  // `tag` and `from` (-1: any) as in send() and recv(). The tickets keep the
+  // tensors.
   virtual std::unique_ptr<Ticket> post_send(const Tensor& tensor, int to, int64_t tag, const std::string& site) = 0;
   virtual std::unique_ptr<Ticket> post_receive(const Tensor& out, int from, int64_t tag, const std::string& site) = 0;
 
   // This rank will take no further part.
   virtual void leave(const std::string& farewell) noexcept = 0;
-  // Ends the communicator on every rank; returns the verdict that came first, when no peer can touch this rank's memory.
+  // Ends the communicator on every rank; returns the verdict that came first,
+  // when no peer can touch this rank's memory.
   virtual Verdict abort(const Verdict& verdict) noexcept = 0;
   virtual bool aborted() const = 0;
 
-  // For messages: what a peer was last in, whether it has come as far as this rank, and whether (and how) it left.
+  // For messages: what a peer was last in, whether it has come as far as this
+  // rank, and whether (and how) it left.
   virtual uint64_t call_of(int peer) const = 0;
   virtual bool has_come(int peer) const = 0;
   virtual bool has_left(int peer) const = 0;
   virtual std::string farewell(int peer) const = 0;
 
-  // A communicator of `members` (ranks here, in their new order, this one among them). All of them call it with one id.
+  // A communicator of `members` (ranks here, in their new order, this one among
+  // them). All of them call it with one id.
   virtual std::unique_ptr<Transport> subgroup(uint64_t id, std::span<const int> members) = 0;
-  // After an abort: who else came here before the deadline. The same answer on every rank that is in it; throws
-  // AbortedError on a rank that came too late.
+  // After an abort: who else came here before the deadline. The same answer on
+  // every rank that is in it; throws AbortedError on a rank that came too late.
   virtual std::vector<int> survivors(Deadline deadline) = 0;
 };
 

@@ -64,7 +64,8 @@ Layout::Ranks Layout::holders(const Box& box) const {
   if (placement_.kind == Placement::at)
     return {static_cast<int>(placement_.index), static_cast<int>(placement_.index) + 1};
   if (placement_.kind != Placement::shard) return {0, ranks_};
-  // From the last rank whose part begins at or before the box to the last whose part begins before it ends.
+  // From the last rank whose part begins at or before the box to the last whose
+  // part begins before it ends.
   const auto d = static_cast<size_t>(placement_.dim);
   const auto begin = placement_.offsets.begin(), end = placement_.offsets.end() - 1;
   const auto first = std::upper_bound(begin, end, box.offset[d]) - begin - 1;

@@ -8,12 +8,13 @@
 
 namespace tessera {
 
-// Where the parts of a dimension that is cut into sizes[r] begin, one for each rank, and where the last one ends.
-// Throws ShapeError past 2^63 - 1.
+// Where the parts of a dimension that is cut into sizes[r] begin, one for each
+// rank, and where the last one ends. Throws ShapeError past 2^63 - 1.
 std::vector<int64_t> offsets_of(std::span<const int64_t> sizes);
 int64_t total(std::span<const int64_t> sizes);
 
-// The cut that torch.chunk makes: pieces of ceil(extent / ranks), the last ones smaller or empty.
+// The cut that torch.chunk makes: pieces of ceil(extent / ranks), the last ones
+// smaller or empty.
 Sizes chunk_sizes(int64_t extent, int ranks);
 // As equal as can be: the first ones have one more.
 Sizes even_sizes(int64_t extent, int ranks);
@@ -24,12 +25,14 @@ struct Placement {
   std::vector<int64_t> offsets;  // shard
   int64_t index = 0;             // at
 };
-Placement Shard(int64_t dim, std::span<const int64_t> sizes);  // sizes[r] elements of dim
-Placement Replicate();                                         // the whole, everywhere
-Placement Partial();                                           // a term of a pending reduction, everywhere
-Placement At(int64_t index);                                   // the whole at one rank, nothing elsewhere
+Placement Shard(int64_t dim,
+                std::span<const int64_t> sizes);  // sizes[r] elements of dim
+Placement Replicate();                            // the whole, everywhere
+Placement Partial();                              // a term of a pending reduction, everywhere
+Placement At(int64_t index);                      // the whole at one rank, nothing elsewhere
 
-// A global shape and where its parts are. The sizes of a shard add up to the extent of its dimension (unchecked).
+// A global shape and where its parts are. The sizes of a shard add up to the
+// extent of its dimension (unchecked).
 class Layout {
  public:
   Layout() = default;
@@ -40,7 +43,8 @@ class Layout {
   int ranks() const { return ranks_; }
   bool is_partial() const { return placement_.kind == Placement::partial; }
   bool is_replicated() const { return placement_.kind == Placement::replicate; }
-  // Whether the placement gives the rank a part at all (which may be empty); false beside an At.
+  // Whether the placement gives the rank a part at all (which may be empty);
+  // false beside an At.
   bool holds(int rank) const { return placement_.kind != Placement::at || placement_.index == rank; }
   // The part of a rank that holds one.
   Box box(int rank) const;
@@ -57,9 +61,10 @@ class Layout {
   int ranks_ = 1;
 };
 
-// A move from one layout to another, as one rank sees it: what it gets from whom, and what it gives to whom, in the order
-// of ranks. They mirror each other. fn(peer, box): the box is in global coordinates and not empty. Of a replica everybody
-// takes its own; of a pending reduction everybody's term.
+// A move from one layout to another, as one rank sees it: what it gets from
+// whom, and what it gives to whom, in the order of ranks. They mirror each
+// other. fn(peer, box): the box is in global coordinates and not empty. Of a
+// replica everybody takes its own; of a pending reduction everybody's term.
 template <class Fn>
 void for_each_overlap(const Box& own, const Layout& theirs, Layout::Ranks peers, Fn&& fn) {
   for (int peer = peers.first; peer < peers.last; ++peer) {

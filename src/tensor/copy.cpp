@@ -11,7 +11,8 @@ namespace {
 using CopyNest = LoopNest<std::array<NestOperand, 2>>;
 constexpr size_t kDst = 0, kSrc = 1;
 
-// The bytes that lie together in every operand; their loop, if there is one, is taken out of the nest.
+// The bytes that lie together in every operand; their loop, if there is one, is
+// taken out of the nest.
 int64_t take_run(CopyNest& nest, int64_t element_bytes) {
   if (nest.loops() == 0) return element_bytes;
   for (size_t k = 0; k < nest.operands(); ++k) {
@@ -22,7 +23,8 @@ int64_t take_run(CopyNest& nest, int64_t element_bytes) {
   return run_bytes;
 }
 
-// Brings the loop that runs along the source's memory next to the one along dst's, if those are two loops.
+// Brings the loop that runs along the source's memory next to the one along
+// dst's, if those are two loops.
 bool arrange_transpose(CopyNest& nest, int64_t run_bytes) {
   const bool power_of_two = (run_bytes & (run_bytes - 1)) == 0;
   if (run_bytes > 16 || !power_of_two || nest.loops() < 2 || nest.stride(kDst, 0) != run_bytes) return false;
@@ -49,7 +51,8 @@ Plane inner_plane(const CopyNest& nest, int64_t run_bytes) {
   return plane;
 }
 
-// Calls fn(dst offset, src offset) for every step of the loops around the innermost two.
+// Calls fn(dst offset, src offset) for every step of the loops around the
+// innermost two.
 template <class Fn>
 void for_each_plane(const CopyNest& nest, Fn fn) {
   std::array<int64_t, kMaxDims> index{};

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-// A tile is filled by blocks before its lines are read; GCC 12 does not see that the blocks cover them.
+// A tile is filled by blocks before its lines are read; GCC 12 does not see
+// that the blocks cover them.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 
 #undef HWY_TARGET_INCLUDE
@@ -51,7 +52,8 @@ HWY_INLINE void store_line(std::byte* dst, const std::byte* src) {
   for (int64_t at = 0; at < kLine; at += step) hn::StoreU(load(d, src + at), d, bytes_at(dst + at));
 }
 
-// dst must be the start of a line: a line that is streamed in parts costs more than one that is not streamed.
+// dst must be the start of a line: a line that is streamed in parts costs more
+// than one that is not streamed.
 HWY_INLINE void stream_line(std::byte* dst, const std::byte* src) {
   const Bytes d;
   const auto step = static_cast<int64_t>(hn::Lanes(d));
@@ -60,7 +62,8 @@ HWY_INLINE void stream_line(std::byte* dst, const std::byte* src) {
 
 constexpr int64_t kPage = 4096;
 
-// Two pages at once: the machine fetches ahead within a page only, so two of them keep more lines on their way.
+// Two pages at once: the machine fetches ahead within a page only, so two of
+// them keep more lines on their way.
 HWY_INLINE void stream_two_pages(std::byte* dst, const std::byte* src) {
   constexpr int64_t kStep = 4 * kLine;
   for (int64_t at = 0; at < kPage; at += kStep) {
@@ -83,7 +86,8 @@ void stream(std::byte* dst, const std::byte* src, int64_t bytes) {
   copy_short(dst + at, src + at, bytes - at);
 }
 
-// Runs of at least a line: whole lines, then a last one that may overlap the one before.
+// Runs of at least a line: whole lines, then a last one that may overlap the
+// one before.
 HWY_INLINE void copy_run(std::byte* dst, const std::byte* src, int64_t bytes) {
   int64_t at = 0;
   for (; at + kLine <= bytes; at += kLine) store_line(dst + at, src + at);
@@ -110,7 +114,8 @@ void transpose_block(std::byte* dst, int64_t dst_stride, const std::byte* src, i
   }
 }
 #else
-// A square of elements, 16 bytes wide: rows become columns by log2(n) perfect shuffles of the rows.
+// A square of elements, 16 bytes wide: rows become columns by log2(n) perfect
+// shuffles of the rows.
 template <class T>
 HWY_INLINE void transpose_block(std::byte* dst, int64_t dst_stride, const std::byte* src, int64_t src_stride) {
   constexpr int kSide = 16 / sizeof(T);
@@ -145,14 +150,17 @@ HWY_INLINE void transpose_block<Element16>(std::byte* dst, int64_t, const std::b
   std::memcpy(dst, src, sizeof(Element16));
 }
 
-// One tile of at most a line by a line; rows and planes are multiples of a block's side. It goes through a buffer, so
-// that each line of dst is written in one go: the lines of a tile may well compete for the same places in the cache.
+// One tile of at most a line by a line; rows and planes are multiples of a
+// block's side. It goes through a buffer, so that each line of dst is written
+// in one go: the lines of a tile may well compete for the same places in the
+// cache.
 template <class T, bool kStream>
 HWY_INLINE void transpose_tile(std::byte* dst, const std::byte* src, const Plane& plane, int64_t rows, int64_t planes) {
   constexpr auto kSize = static_cast<int64_t>(sizeof(T));
   constexpr int64_t kSide = 16 / kSize;
   alignas(kLine) std::byte tile[kLine / kSize * kLine];
-  // No machine foresees these strides: ask for the next tile's lines, and for those that this one will be written to.
+  // No machine foresees these strides: ask for the next tile's lines, and for
+  // those that this one will be written to.
   for (int64_t row = 0; row < rows; ++row) hwy::Prefetch(src + (row + kLine / kSize) * plane.src_row);
   for (int64_t i = 0; i < planes && !kStream; ++i) hwy::Prefetch(dst + i * plane.dst_plane);
   for (int64_t row = 0; row < rows; row += kSide) {
@@ -258,7 +266,8 @@ void long_rows(std::byte* dst, const std::byte* src, const Plane& plane) {
 }
 
 constexpr int64_t kStreamRun = 256;  // shorter runs have too few whole lines
-constexpr int64_t kLongRun = 2048;   // from here on a call to memcpy, which knows the machine better, costs nothing
+constexpr int64_t kLongRun = 2048;   // from here on a call to memcpy, which knows
+                                     // the machine better, costs nothing
 
 }  // namespace
 

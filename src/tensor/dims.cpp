@@ -18,7 +18,8 @@ int64_t volume(std::span<const int64_t> shape) {
     empty |= extent == 0;
     overflow |= __builtin_mul_overflow(product, extent, &product);
   }
-  // A zero anywhere makes the tensor empty, however large its other extents are.
+  // A zero anywhere makes the tensor empty, however large its other extents
+  // are.
   if (empty) return 0;
   if (overflow) {
     throw ShapeError(fmt::format("the shape [{}] has more than 2^63 - 1 elements", fmt::join(shape, ", ")));
@@ -28,7 +29,8 @@ int64_t volume(std::span<const int64_t> shape) {
 
 Dims row_major(const Dims& shape) {
   Dims strides = Dims::filled(shape.size(), 1);
-  // The strides of an empty tensor are never multiplied with anything; a zero extent counts as one, as in PyTorch.
+  // The strides of an empty tensor are never multiplied with anything; a zero
+  // extent counts as one, as in PyTorch.
   for (size_t d = shape.size(); d-- > 1;) {
     if (__builtin_mul_overflow(strides[d], std::max<int64_t>(shape[d], 1), &strides[d - 1])) {
       throw ShapeError(fmt::format("the shape {} has strides of more than 2^63 - 1 elements", shape));

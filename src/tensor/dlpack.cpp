@@ -63,7 +63,8 @@ Tensor import_from(Managed* managed) {
   constexpr int32_t kCpu = 1, kCudaHost = 3;
   if (dl.device.device_type != kCpu && dl.device.device_type != kCudaHost) {
     throw Error(
-        fmt::format("from_dlpack: the tensor is on DLPack device {}; tessera takes host memory: copy it there first",
+        fmt::format("from_dlpack: the tensor is on DLPack device {}; "
+                    "tessera takes host memory: copy it there first",
                     dl.device.device_type));
   }
   const DType dtype = from_dl(dl.dtype);
@@ -71,7 +72,8 @@ Tensor import_from(Managed* managed) {
   const Dims strides = dl.strides == nullptr ? row_major(shape)
                                              : Dims{std::span<const int64_t>(dl.strides, static_cast<size_t>(dl.ndim))};
   auto* data = static_cast<std::byte*>(dl.data) + dl.byte_offset;
-  // Checked before the ownership passes, so that a refused tensor stays its owner's.
+  // Checked before the ownership passes, so that a refused tensor stays its
+  // owner's.
   Tensor tensor = Tensor::view(data, dtype, shape, strides);
   std::shared_ptr<void> owner(managed, [](void* p) {
     auto* self = static_cast<Managed*>(p);
@@ -86,7 +88,7 @@ DLManagedTensor* Tensor::to_dlpack() const { return export_as<DLManagedTensor>(*
 
 DLManagedTensorVersioned* Tensor::to_dlpack_versioned() const {
   auto* managed = export_as<DLManagedTensorVersioned>(*this);
-  managed->version = {1, 0};
+  managed->version = {1, 1};  // the first that has the types of float8
   managed->flags = 0;
   return managed;
 }
@@ -100,7 +102,9 @@ Tensor Tensor::from_dlpack(DLManagedTensorVersioned* managed) {
   }
   constexpr uint64_t kReadOnly = 1;
   if ((managed->flags & kReadOnly) != 0) {
-    throw Error("from_dlpack: the tensor is read-only, and a Tensor can be written to: copy it first");
+    throw Error(
+        "from_dlpack: the tensor is read-only, and a Tensor can be "
+        "written to: copy it first");
   }
   return import_from(managed);
 }

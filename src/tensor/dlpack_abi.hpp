@@ -1,5 +1,6 @@
-// The structs of DLPack 0.x and 1.x (github.com/dmlc/dlpack), declared here because distributions ship 0.6 at best.
-// Only their layout matters: it is a C interface.
+// The structs of DLPack 0.x and 1.x (github.com/dmlc/dlpack), declared here
+// because distributions ship 0.6 at best. Only their layout matters: it is a C
+// interface.
 #pragma once
 
 #include <cstdint>

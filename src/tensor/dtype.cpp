@@ -33,7 +33,8 @@ constexpr std::array<DTypeFacts, kDTypeCount> kFacts = {{
 
 const DTypeFacts& facts(DType dtype) { return kFacts[static_cast<size_t>(dtype)]; }
 
-// Rounds to nearest even by integer arithmetic; subnormals by letting a float addition round at their unit.
+// Rounds to nearest even by integer arithmetic; subnormals by letting a float
+// addition round at their unit.
 template <class Format>
 uint32_t encode(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
@@ -57,7 +58,8 @@ float decode(uint32_t bits) {
   if (magnitude >= Format::kSpecial) {
     result |= kFloatInfinity;
   } else if (magnitude < Format::kMinNormalBits) {
-    // One exponent step up, then take the implicit bit off again: exact, and no subnormal float on the way.
+    // One exponent step up, then take the implicit bit off again: exact, and no
+    // subnormal float on the way.
     const float one_up = std::bit_cast<float>(result + (1u << 23));
     result = std::bit_cast<uint32_t>(one_up - std::bit_cast<float>(Format::kMinNormal));
   }
@@ -116,10 +118,15 @@ void check_reducible(Reduction reduction, DType dtype) {
     case ReduceOp::prod: return;
     case ReduceOp::avg:
       if (!fractional)
-        refuse("the average of whole numbers is none; reduce with sum and divide, or convert to float32");
+        refuse(
+            "the average of whole numbers is none; reduce with sum and "
+            "divide, or convert to float32");
       return;
     case ReduceOp::premul_sum:
-      if (!fractional) refuse("the factor would be cut to a whole number; scale before a sum, or convert to float32");
+      if (!fractional)
+        refuse(
+            "the factor would be cut to a whole number; scale before a sum, "
+            "or convert to float32");
       return;
     case ReduceOp::min:
     case ReduceOp::max:
@@ -128,7 +135,10 @@ void check_reducible(Reduction reduction, DType dtype) {
     case ReduceOp::bit_and:
     case ReduceOp::bit_or:
     case ReduceOp::bit_xor:
-      if (fractional) refuse("bit operations are for integers and bool; view the tensor as an integer dtype");
+      if (fractional)
+        refuse(
+            "bit operations are for integers and bool; view the tensor as an "
+            "integer dtype");
       return;
   }
   refuse("there is no such operation");

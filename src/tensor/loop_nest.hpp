@@ -1,4 +1,5 @@
-// The loops over several strided views of one shape, made as few and as long as the strides of all of them allow.
+// The loops over several strided views of one shape, made as few and as long as
+// the strides of all of them allow.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +10,8 @@
 
 namespace tessera {
 
-// One view in a nest: where its first element lies, seen from the view's data, and its strides, all in bytes.
+// One view in a nest: where its first element lies, seen from the view's data,
+// and its strides, all in bytes.
 struct NestOperand {
   int64_t offset = 0;
   std::array<int64_t, kMaxDims> stride;
@@ -33,12 +35,14 @@ bool is_row_major(const BasicView<Byte>& view) {
   return true;
 }
 
-// Loop 0 is the innermost. Operand 0 is the destination: it decides the order and runs forwards in every loop.
-// `Operands` is a std::array or a std::vector of NestOperand.
+// Loop 0 is the innermost. Operand 0 is the destination: it decides the order
+// and runs forwards in every loop. `Operands` is a std::array or a std::vector
+// of NestOperand.
 template <class Operands>
 class LoopNest {
  public:
-  // The operands come with the strides of `shape`, dimension by dimension, in bytes.
+  // The operands come with the strides of `shape`, dimension by dimension, in
+  // bytes.
   LoopNest(const Dims& shape, Operands operands) : operands_(operands) {
     for (size_t d = shape.size(); d-- > 0;) {
       if (shape[d] == 0) empty_ = true;

@@ -35,7 +35,9 @@ Tensor unpad_tensor(const Tensor& t, int64_t dim, int64_t pad_size) {
 std::vector<Tensor>& fill_empty_tensor_to_shards(std::vector<Tensor>& shards, int64_t dim, int64_t count) {
   if (count <= 0) return shards;
   if (shards.empty())
-    throw ShapeError("fill_empty_tensor_to_shards: the list has no first tensor to take the shape from");
+    throw ShapeError(
+        "fill_empty_tensor_to_shards: the list has no first "
+        "tensor to take the shape from");
   Dims shape = shards[0].shape();
   shape[static_cast<size_t>(normalize_dim(dim, shape.size()))] = 0;
   const Tensor empty = Tensor::zeros(shards[0].dtype(), shape);
@@ -50,7 +52,8 @@ bool has_only_one_value(std::span<const int64_t> values) {
 
 bool has_only_one_value(const Tensor& t) {
   if (t.ndim() == 0 || t.shape(0) == 0) throw ShapeError("has_only_one_value: the tensor has no first row");
-  // As t == t[0] has it: every row equals the first, by value (a NaN equals nothing, -0 equals 0).
+  // As t == t[0] has it: every row equals the first, by value (a NaN equals
+  // nothing, -0 equals 0).
   return visit(t.dtype(), [&]<class T>(std::type_identity<T>) {
     const Tensor rows = t.clone(), first = t.select(0, 0).clone();
     const auto values = rows.span<T>();

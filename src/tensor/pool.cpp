@@ -24,7 +24,8 @@ constexpr int64_t kHugePage = int64_t{2} << 20;
 constexpr int64_t kPooled = int64_t{64} << 10;  // below it malloc recycles well enough by itself
 constexpr int64_t kAlign = 64;
 
-// A recycled block must look freed to AddressSanitizer, or recycling would hide every use after free.
+// A recycled block must look freed to AddressSanitizer, or recycling would hide
+// every use after free.
 void poison([[maybe_unused]] void* data, [[maybe_unused]] int64_t bytes) {
 #if defined(__SANITIZE_ADDRESS__)
   ASAN_POISON_MEMORY_REGION(data, static_cast<size_t>(bytes));
@@ -40,7 +41,8 @@ void unpoison([[maybe_unused]] void* data, [[maybe_unused]] int64_t bytes) {
   throw Error(fmt::format("cannot allocate {} bytes: the system has no memory left for them", bytes));
 }
 
-// Eight classes to a power of two: ragged outputs of about one size share blocks, and at most 1/8 is wasted.
+// Eight classes to a power of two: ragged outputs of about one size share
+// blocks, and at most 1/8 is wasted.
 int64_t round_up_to_class(int64_t bytes) {
   const int64_t step = std::max<int64_t>(4096, static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(bytes)) / 8));
   return (bytes + step - 1) / step * step;
@@ -52,7 +54,8 @@ void* map_block(int64_t bytes) {
   void* mapped = mmap(nullptr, reserve, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) out_of_memory(bytes);
   if (!huge) return mapped;
-  // Huge pages start at multiples of their size: keep an aligned part, give the rest back.
+  // Huge pages start at multiples of their size: keep an aligned part, give the
+  // rest back.
   auto start = reinterpret_cast<uintptr_t>(mapped);
   const uintptr_t aligned = (start + kHugePage - 1) / kHugePage * kHugePage;
   if (aligned > start) munmap(mapped, aligned - start);
@@ -137,7 +140,8 @@ class Pool {
   Usage usage_;
 };
 
-// Never destroyed: tensors in static variables may outlive any order of destruction.
+// Never destroyed: tensors in static variables may outlive any order of
+// destruction.
 Pool& the_pool() {
   static Pool* pool = new Pool;
   return *pool;

@@ -14,12 +14,15 @@
 namespace tessera {
 namespace {
 
-// Accumulators of one block: small enough that a few of them stay in the first cache.
+// Accumulators of one block: small enough that a few of them stay in the first
+// cache.
 constexpr int64_t kBlockBytes = 8192;
-// What is worked on where it is goes in smaller steps: reading the terms and streaming the result out take turns, and
-// with long turns the memory waits for the one or the other.
+// What is worked on where it is goes in smaller steps: reading the terms and
+// streaming the result out take turns, and with long turns the memory waits for
+// the one or the other.
 constexpr int64_t kStepBytes = 2048;
-// Runs of at least this many bytes are worked on where they are; shorter ones are gathered into a block first.
+// Runs of at least this many bytes are worked on where they are; shorter ones
+// are gathered into a block first.
 constexpr int64_t kDirectRun = 1024;
 constexpr size_t kFold = 4;  // the terms a kernel takes at most
 
@@ -51,12 +54,13 @@ class BlockTree {
   int64_t max_elements() const { return kBlockBytes / std::max(element_bytes_, kernels_.accumulator_bytes); }
   int64_t step_elements() const { return max_elements() * kStepBytes / kBlockBytes; }
 
-  // Where a term, and the result, can be put that does not lie together in memory.
+  // Where a term, and the result, can be put that does not lie together in
+  // memory.
   std::byte* pack_slot(size_t term) const { return slot(kPacked + term % kFold); }
   std::byte* result_slot() const { return slot(kResult); }
 
-  // dst = `count` elements of all terms combined. fetch(i) returns those of term i, contiguous; they must stay there
-  // until fetch(i + kFold).
+  // dst = `count` elements of all terms combined. fetch(i) returns those of
+  // term i, contiguous; they must stay there until fetch(i + kFold).
   template <class Fetch>
   void evaluate(std::byte* dst, int64_t count, bool stream, Fetch fetch) const {
     const bool divide = reduction_.op == ReduceOp::avg;
@@ -81,14 +85,15 @@ class BlockTree {
   }
 
  private:
-  // The blocks of scratch memory: the leaves of one fold, packed and then promoted; the last steps; and from
-  // kFirstLevel on up to two for each level of the tree.
+  // The blocks of scratch memory: the leaves of one fold, packed and then
+  // promoted; the last steps; and from kFirstLevel on up to two for each level
+  // of the tree.
   static constexpr size_t kPacked = 0, kPromoted = kFold, kResult = 2 * kFold, kUnfinished = kResult + 1,
                           kFirstLevel = kResult + 2;
   std::byte* slot(size_t i) const { return memory_ + i * kBlockBytes; }
 
-  // The accumulators of terms first to first + n - 1 combined, in `out` or, where nothing had to be done, elsewhere.
-  // Uses the slots from `free` on.
+  // The accumulators of terms first to first + n - 1 combined, in `out` or,
+  // where nothing had to be done, elsewhere. Uses the slots from `free` on.
   template <class Fetch>
   const std::byte* subtree(size_t first, size_t n, size_t free, std::byte* out, int64_t count, Fetch& fetch) const {
     const std::byte* in[kFold];
@@ -134,8 +139,8 @@ void reduce_contiguous(const View& dst, std::span<const ConstView> terms, const 
   }
 }
 
-// Operands that are not all contiguous: the loops are cut into boxes of at most a block, and what does not lie together
-// in its box is packed.
+// Operands that are not all contiguous: the loops are cut into boxes of at most
+// a block, and what does not lie together in its box is packed.
 class BoxedReduce {
  public:
   BoxedReduce(const View& dst, std::span<const ConstView> terms, const BlockTree& tree, int64_t total_bytes)
@@ -169,8 +174,9 @@ class BoxedReduce {
     return all;
   }
 
-  // Long runs alone; else a line of whatever dimension lies along some operand's memory, so that each line is read
-  // once, and the rest from the innermost loop outwards.
+  // Long runs alone; else a line of whatever dimension lies along some
+  // operand's memory, so that each line is read once, and the rest from the
+  // innermost loop outwards.
   Loops box_extents() const {
     Loops box;
     box.fill(1);

@@ -9,10 +9,12 @@
 
 namespace tessera {
 
-// dst = the terms combined in the fixed order of Reduction (term i is rank i's). At least one term; all have dst's dtype
-// and shape (unchecked), any strides, any alignment. dst may be exactly one of the terms (same data and strides), else
-// it must not overlap them. One term: dst = that term, multiplied by the factor of a premul_sum, divided by 1 for avg.
-// `total_bytes` as for copy_box().
+// dst = the terms combined in the fixed order of Reduction (term i is rank
+// i's). At least one term; all have dst's dtype and shape (unchecked), any
+// strides, any alignment. dst may be exactly one of the terms (same data and
+// strides), else it must not overlap them. One term: dst = that term,
+// multiplied by the factor of a premul_sum, divided by 1 for avg. `total_bytes`
+// as for copy_box().
 void reduce_boxes(const View& dst, std::span<const ConstView> terms, Reduction reduction, int64_t total_bytes = 0);
 
 }  // namespace tessera

@@ -15,8 +15,9 @@
 
 #include "tensor/short_float-inl.hpp"
 
-// Every instruction set gives the same bits: only operations that are exact or rounded once, never a fused one (the
-// build turns contraction off), and the last few elements go through the same vector code as the rest.
+// Every instruction set gives the same bits: only operations that are exact or
+// rounded once, never a fused one (the build turns contraction off), and the
+// last few elements go through the same vector code as the rest.
 HWY_BEFORE_NAMESPACE();
 namespace tessera {
 namespace HWY_NAMESPACE {
@@ -24,7 +25,8 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Operations on two vectors -------------------------------------------------------------------------------------------
+// Operations on two vectors
+// -------------------------------------------------------------------------------------------
 
 struct Sum {
   template <class D, class V>
@@ -44,7 +46,8 @@ struct Prod {
   }
 
  private:
-  // No machine multiplies bytes: the even and the odd ones are multiplied as halves of 16 bits.
+  // No machine multiplies bytes: the even and the odd ones are multiplied as
+  // halves of 16 bits.
   template <class D, class V>
   static HWY_INLINE V bytes(D d, V a, V b) {
 #if HWY_TARGET == HWY_SCALAR
@@ -59,8 +62,9 @@ struct Prod {
   }
 };
 
-// a where it is a NaN or no greater than b, else b (which may be a NaN). Machines differ in what their own minimum does
-// with NaN and with zeros of both signs.
+// a where it is a NaN or no greater than b, else b (which may be a NaN).
+// Machines differ in what their own minimum does with NaN and with zeros of
+// both signs.
 struct Min {
   template <class D, class V>
   static HWY_INLINE V apply(D, V a, V b) {
@@ -105,7 +109,8 @@ struct BitXor {
 };
 
 #if HWY_TARGET != HWY_SCALAR
-// Lanes are re, im, re, im…: (a.re b.re - a.im b.im) + (a.re b.im + a.im b.re) i, each product rounded.
+// Lanes are re, im, re, im…: (a.re b.re - a.im b.im) + (a.re b.im + a.im b.re)
+// i, each product rounded.
 struct ComplexProd {
   template <class D, class V>
   static HWY_INLINE V apply(D d, V a, V b) {
@@ -116,9 +121,11 @@ struct ComplexProd {
 };
 #endif
 
-// Loops over blocks ---------------------------------------------------------------------------------------------------
+// Loops over blocks
+// ---------------------------------------------------------------------------------------------------
 
-constexpr size_t kAhead = 1024;  // bytes to fetch ahead: over the end of a page the machine does not do so itself
+constexpr size_t kAhead = 1024;  // bytes to fetch ahead: over the end of a page
+                                 // the machine does not do so itself
 
 // Accumulators as they lie in memory.
 template <class T>
@@ -174,7 +181,8 @@ void fold(std::byte* out, const std::byte* const* terms, int64_t count) {
 }
 
 #if HWY_TARGET == HWY_SCALAR
-// A vector of one lane holds half a complex number, so here the loop is over elements.
+// A vector of one lane holds half a complex number, so here the loop is over
+// elements.
 template <class T>
 struct Complex {
   T re, im;
@@ -255,7 +263,8 @@ void convert(std::byte* out, const std::byte* in, int64_t count) {
   map_lanes<DIn, DOut>(out, in, count, Map());
 }
 
-// The tables ----------------------------------------------------------------------------------------------------------
+// The tables
+// ----------------------------------------------------------------------------------------------------------
 
 template <class T, int kLanes, class Op>
 void use(ReduceKernels& kernels) {

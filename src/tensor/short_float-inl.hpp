@@ -1,5 +1,6 @@
-// Loads, stores and the short floats in vectors. Highway's own pattern: included once for every instruction set, with a
-// guard that turns over each time.
+// Loads, stores and the short floats in vectors. Highway's own pattern:
+// included once for every instruction set, with a guard that turns over each
+// time.
 #if defined(TESSERA_TENSOR_SHORT_FLOAT_INL_HPP) == defined(HWY_TARGET_TOGGLE)
 #ifdef TESSERA_TENSOR_SHORT_FLOAT_INL_HPP
 #undef TESSERA_TENSOR_SHORT_FLOAT_INL_HPP
@@ -93,7 +94,8 @@ struct Encode {
 };
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
-// The machine's own conversions, which give the same bits but for the payload of a NaN.
+// The machine's own conversions, which give the same bits but for the payload
+// of a NaN.
 struct DecodeHalf {
   template <class V>
   HWY_INLINE hn::Vec<Floats> apply(V bits) const {

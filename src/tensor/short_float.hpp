@@ -7,8 +7,8 @@ namespace tessera {
 
 inline constexpr uint32_t kFloatInfinity = 0x7f800000u;
 
-// kSpecialBits is the least magnitude that is no number, kNanBits the NaN that conversions make, and kOverflowBits
-// what a number becomes that is too large.
+// kSpecialBits is the least magnitude that is no number, kNanBits the NaN that
+// conversions make, and kOverflowBits what a number becomes that is too large.
 template <int kExponentBits, int kMantissaBits, uint32_t kSpecialBits, uint32_t kNanBits, uint32_t kOverflowBits>
 struct ShortFloatFormat {
   static constexpr int kSignShift = kExponentBits + kMantissaBits;
@@ -19,7 +19,8 @@ struct ShortFloatFormat {
   static constexpr uint32_t kHalfUnit = 1u << (kShift - 1);
   static constexpr uint32_t kMinNormalBits = 1u << kMantissaBits;    // the least normal number, in this format
   static constexpr uint32_t kMinNormal = (127u - kBias + 1u) << 23;  // and as a float
-  // The float whose unit in the last place is the least subnormal of this format.
+  // The float whose unit in the last place is the least subnormal of this
+  // format.
   static constexpr uint32_t kSubnormalMagic = (127u + 24u - kBias - kMantissaBits) << 23;
   static constexpr uint32_t kSpecial = kSpecialBits;
   static constexpr uint32_t kNan = kNanBits;
@@ -28,6 +29,7 @@ struct ShortFloatFormat {
 
 using HalfFormat = ShortFloatFormat<5, 10, 0x7c00, 0x7e00, 0x7c00>;
 using Float8E5M2Format = ShortFloatFormat<5, 2, 0x7c, 0x7f, 0x7c>;
-using Float8E4M3Format = ShortFloatFormat<4, 3, 0x7f, 0x7f, 0x7f>;  // no infinity: the one special value is NaN
+using Float8E4M3Format = ShortFloatFormat<4, 3, 0x7f, 0x7f,
+                                          0x7f>;  // no infinity: the one special value is NaN
 
 }  // namespace tessera

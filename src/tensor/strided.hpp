@@ -21,7 +21,8 @@ bool may_overlap(const Tensor& a, const Tensor& b);
 // False only where no two elements of t share memory: what may be written to.
 bool may_overlap_itself(const Tensor& t);
 
-// Throws ShapeError where an element would lie more than 2^63 - 1 bytes from the first.
+// Throws ShapeError where an element would lie more than 2^63 - 1 bytes from
+// the first.
 void check_extent(DType dtype, const Dims& shape, const Dims& strides);
 
 }  // namespace tessera

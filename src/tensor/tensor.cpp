@@ -1,5 +1,7 @@
 #include <tessera/tensor.hpp>
 
+#include <utility>
+
 #include <fmt/format.h>
 
 #include <tessera/pool.hpp>
@@ -64,8 +66,10 @@ void Tensor::check_access(DType wanted, bool contiguous) const {
   if (!defined_) throw ShapeError("the tensor is undefined: it has no elements to look at");
   if (wanted != dtype_) throw DTypeError(fmt::format("the tensor holds {}, not {}", dtype_, wanted));
   if (contiguous && !is_contiguous()) {
-    throw ShapeError(fmt::format(
-        "span() needs a contiguous tensor; this one has shape {} and strides {}: clone() it first", shape_, strides_));
+    throw ShapeError(
+        fmt::format("span() needs a contiguous tensor; this one has shape {} "
+                    "and strides {}: clone() it first",
+                    shape_, strides_));
   }
 }
 
@@ -73,7 +77,9 @@ void Tensor::check_fill(const Dims& origin) const {
   if (!defined_) throw ShapeError("fill: the tensor is undefined: it has no elements");
   if (origin.empty() || origin.size() == shape_.size()) return;
   throw ShapeError(
-      fmt::format("fill: an origin {} for a tensor of shape {}: give one number for each dimension", origin, shape_));
+      fmt::format("fill: an origin {} for a tensor of shape {}: "
+                  "give one number for each dimension",
+                  origin, shape_));
 }
 
 std::byte* Tensor::element(const Dims& index) const {
@@ -168,7 +174,24 @@ Tensor Tensor::clone() const {
   return t;
 }
 
+Tensor& Tensor::operator=(Tensor&& other) noexcept {
+  if (this == &other) return *this;
+  defined_ = std::exchange(other.defined_, false);
+  read_only_ = std::exchange(other.read_only_, false);
+  dtype_ = other.dtype_;
+  data_ = std::exchange(other.data_, nullptr);
+  shape_ = std::exchange(other.shape_, Dims());
+  strides_ = std::exchange(other.strides_, Dims());
+  owner_ = std::move(other.owner_);
+  return *this;
+}
+
+void Tensor::check_writable() const {
+  if (read_only_) throw ShapeError("the tensor is a view of constant memory: it cannot be written to");
+}
+
 void Tensor::copy_from(const Tensor& source) const {
+  check_writable();
   if (!defined_ || !source.defined_) throw ShapeError("copy_from: a tensor is undefined: it has no elements to copy");
   if (source.dtype_ != dtype_) throw DTypeError(fmt::format("cannot copy {} to {}", source.dtype_, dtype_));
   if (source.shape_ != shape_) throw ShapeError(fmt::format("cannot copy shape {} to {}", source.shape_, shape_));

@@ -1,4 +1,5 @@
-// A strided window on memory that somebody else keeps alive: what the hot loops work on.
+// A strided window on memory that somebody else keeps alive: what the hot loops
+// work on.
 #pragma once
 
 #include <cstddef>

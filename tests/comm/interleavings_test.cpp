@@ -239,7 +239,8 @@ void run_spoiled(const Spoiled& plan) {
         },
         {.probe = probe});
   });
-  EXPECT_TRUE(all.type == "nothing" || all.type == "RankError") << all;
+  // A Work that was dropped as the last thing of its rank tells run() that it timed out.
+  EXPECT_TRUE(all.type == "nothing" || all.type == "RankError" || all.type == "TimeoutError") << all;
   EXPECT_TRUE(unharmed == 0 || went_on == 0 || plan.how == Spoil::throws_in_a_call) << unharmed << " and " << went_on;
 }
 

@@ -1,6 +1,8 @@
-// What a described operation is made of. For collective.hpp and the library; not part of the public face.
+// What a described operation is made of. For collective.hpp and the library;
+// not part of the public face.
 #pragma once
 
+#include <exception>
 #include <memory>
 #include <span>
 #include <vector>
@@ -32,7 +34,8 @@ enum class OpCode : uint8_t {
   recv,
 };
 
-// As the caller gave it: nothing is checked yet, so that what is wrong can be told to every rank.
+// As the caller gave it: nothing is checked yet, so that what is wrong can be
+// told to every rank.
 struct Description {
   OpCode op = OpCode::none;
   Tensor x = {};
@@ -46,6 +49,8 @@ struct Description {
   Sizes sizes = {};       // all_to_all_v: to send
   Sizes recv_sizes = {};  // all_to_all_v
   int64_t extra[2] = {0, 0};
+  std::exception_ptr problem = {};  // what is wrong with the caller's arguments
+                                    // already: every rank is told
 };
 
 struct Outcome {
@@ -54,9 +59,11 @@ struct Outcome {
   Sizes sizes;
 };
 
-// Agrees on all of them at once, runs them together, and sets outcomes[i] to what came of batch[i]. Collective.
+// Agrees on all of them at once, runs them together, and sets outcomes[i] to
+// what came of batch[i]. Collective.
 void execute(Comm& comm, std::span<const Description> batch, std::span<Outcome> outcomes, const Site& site);
-// The same on the communicator's worker; `outcomes` is as long as the batch when the task is done.
+// The same on the communicator's worker; `outcomes` is as long as the batch
+// when the task is done.
 std::shared_ptr<Task> start(Comm& comm, std::vector<Description> batch, const Site& site,
                             std::shared_ptr<std::vector<Outcome>> outcomes);
 

@@ -88,7 +88,8 @@ void Group::transfer(Posted& send, Posted& receive, std::unique_lock<std::mutex>
                                            !may_overlap(out, send.tensor));
   if (!fits_out) {
     send.error = fmt::format(
-        "a message of tag {} does not fit its receive\n  {}\n  {}\nGive the same dtype and shape on both "
+        "a message of tag {} does not fit its receive\n  {}\n  {}\nGive the "
+        "same dtype and shape on both "
         "sides, and memory that does not overlap. Nothing was moved.",
         send.tag, text_of(send), text_of(receive));
     receive.error = send.error;
@@ -134,7 +135,8 @@ bool Group::wait(const std::shared_ptr<Posted>& posted, Deadline deadline, bool&
            (posted->state == Posted::waiting && (aborted_ || peer_gone(*posted)));
   };
   mail_changed_.wait_until(lock, deadline, over);
-  // A copy that has begun touches both tensors: it is waited for, however long it takes.
+  // A copy that has begun touches both tensors: it is waited for, however long
+  // it takes.
   mail_changed_.wait(lock, [&] { return posted->state != Posted::copying; });
   gone = peer_gone(*posted) || aborted_;
   if (posted->state != Posted::waiting) return true;

@@ -10,20 +10,24 @@
 namespace tessera {
 namespace {
 
+// Whether an exception only says that another rank failed.
+bool follows(const std::exception_ptr& error) {
+  std::string text;
+  const ErrorKind kind = detail::kind_of(error, text);
+  return kind == ErrorKind::peer_lost || kind == ErrorKind::aborted;
+}
+
 // Which of the ranks' exceptions is the cause, and which only follow from it.
 class Failures {
  public:
   void add(int rank, std::exception_ptr error) {
-    std::string text;
-    const ErrorKind kind = detail::kind_of(error, text);
-    const bool follows = kind == ErrorKind::peer_lost || kind == ErrorKind::aborted;
+    const bool only_follows = follows(error);
     std::lock_guard lock(guard_);
-    if (cause_ == nullptr || (cause_follows_ && !follows)) {
-      cause_ = std::move(error);
-      cause_follows_ = follows;
-      rank_ = rank;
-      text_ = text;
-    }
+    if (cause_ != nullptr && (only_follows || !cause_follows_)) return;
+    detail::kind_of(error, text_);
+    cause_ = std::move(error);
+    cause_follows_ = only_follows;
+    rank_ = rank;
   }
 
   void rethrow() const {
@@ -46,21 +50,47 @@ class Failures {
   std::string text_;
 };
 
-void run_rank(const std::shared_ptr<Group>& group, int rank, const std::function<void(Comm&)>& fn,
-              const RunOptions& options, Failures& failures) {
-  const auto state = std::make_shared<detail::CommState>(std::make_unique<ThreadsTransport>(group, rank), options.name,
-                                                         options.timeout);
-  Comm comm(state);
+std::string first_line(const std::exception_ptr& error) {
+  std::string text;
+  detail::kind_of(error, text);
+  return text.substr(0, text.find('\n'));
+}
+
+void run_function(const std::shared_ptr<detail::CommState>& state, const std::function<void(Comm&)>& fn,
+                  Failures& failures) {
   std::string farewell = "its function returned";
-  try {
-    fn(comm);
-  } catch (...) {
-    std::string text;
-    detail::kind_of(std::current_exception(), text);
-    farewell = "it threw: " + text.substr(0, text.find('\n'));
-    failures.add(rank, std::current_exception());
+  {
+    Comm comm(state);
+    try {
+      fn(comm);
+    } catch (...) {
+      farewell = "it threw: " + first_line(std::current_exception());
+      failures.add(state->rank(), std::current_exception());
+    }
   }
   state->close(farewell);
+  // What a dropped Work threw, where no later call told it. That the communicator died follows from another cause.
+  const auto dropped = state->take_deferred();
+  if (dropped != nullptr && !follows(dropped)) failures.add(state->rank(), dropped);
+}
+
+// For a rank that could not be started: the others must not wait for it.
+void give_up(const std::shared_ptr<Group>& group, int rank, Failures& failures) {
+  failures.add(rank, std::current_exception());
+  ThreadsTransport(group, rank).leave("it could not be started: " + first_line(std::current_exception()));
+}
+
+void run_rank(const std::shared_ptr<Group>& group, int rank, const std::function<void(Comm&)>& fn,
+              const RunOptions& options, Failures& failures) {
+  std::shared_ptr<detail::CommState> state;
+  try {
+    state = std::make_shared<detail::CommState>(std::make_unique<ThreadsTransport>(group, rank), options.name,
+                                                options.timeout);
+  } catch (...) {
+    give_up(group, rank, failures);
+    return;
+  }
+  run_function(state, fn, failures);
 }
 
 }  // namespace
@@ -72,8 +102,13 @@ void run(int ranks, const std::function<void(Comm&)>& fn, const RunOptions& opti
   auto group = std::make_shared<Group>(ranks, options.probe);
   Failures failures;
   std::vector<std::thread> threads;
+  threads.reserve(static_cast<size_t>(ranks));
   for (int r = 0; r < ranks; ++r) {
-    threads.emplace_back([&, r] { run_rank(group, r, fn, options, failures); });
+    try {
+      threads.emplace_back([&, r] { run_rank(group, r, fn, options, failures); });
+    } catch (const std::exception&) {
+      give_up(group, r, failures);
+    }
   }
   for (std::thread& thread : threads) thread.join();
   failures.rethrow();

@@ -11,7 +11,8 @@
 namespace tessera {
 namespace {
 
-// While it lives, the owners of the memory that is read wait for it, whatever happens.
+// While it lives, the owners of the memory that is read wait for it, whatever
+// happens.
 class Claim {
  public:
   explicit Claim(Board& board) : board_(board), held_(board.claim()) {}
@@ -68,7 +69,8 @@ void ThreadsTransport::exchange(std::span<const std::byte> mine, uint64_t call,
     case Waited::closed: throw PeerTrouble{PeerTrouble::closed, culprit};
     case Waited::timed_out: throw PeerTrouble{PeerTrouble::timed_out, culprit};
   }
-  // A late rank finds everybody's record, though they have given up on it; unless somebody went on, and failed later.
+  // A late rank finds everybody's record, though they have given up on it;
+  // unless somebody went on, and failed later.
   if (board_.aborted() && !board_.is_behind()) throw PeerTrouble{PeerTrouble::closed, rank()};
 }
 
@@ -82,7 +84,8 @@ void ThreadsTransport::wait_for(int peer, Deadline deadline) {
 
 void ThreadsTransport::run(const Move& move, std::span<const Tensor> mine, const PeerTensors& peers,
                            Deadline deadline) {
-  // What a peer's earlier round wrote is there when it has made as many steps as this rank.
+  // What a peer's earlier round wrote is there when it has made as many steps
+  // as this rank.
   for (const Term& term : move.terms) {
     if (term.rank != rank()) wait_for(term.rank, deadline);
   }
@@ -94,7 +97,8 @@ void ThreadsTransport::run(const Move& move, std::span<const Tensor> mine, const
     copy_all(move, mine, peers);
   }
   probe(Moment::after_copy);
-  // An owner that gave up waited for the claim, so the copy is whole; but the call has failed.
+  // An owner that gave up waited for the claim, so the copy is whole; but the
+  // call has failed.
   if (board_.aborted()) throw PeerTrouble{PeerTrouble::closed, rank()};
   board_.step();
   for (const Send& send : move.sends) wait_for(send.rank, deadline);
