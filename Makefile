@@ -6,10 +6,10 @@ PREFIX ?= /usr/local
 JOBS := $(shell nproc 2>/dev/null || echo 2)
 BUILD := cmake --build build --parallel $(JOBS)
 
-.PHONY: help demo build test bench format lint install soak clean
+.PHONY: help demo build test bench microbench format lint install soak clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: ## build the command line and show ragged gathers and their gradients on 4 ranks
 	@scripts/setup demo
@@ -22,7 +22,7 @@ build: ## build the library, the command line and the examples (release)
 	@scripts/configure examples
 	@$(BUILD)
 
-test: ## run every test: release, examples, an outside project, ASan and UBSan, TSan (STAGES="release asan" for some)
+test: ## run every test: release, examples, an outside project, ASan and UBSan, TSan, fuzzing, the model (STAGES="release asan" for some)
 	@scripts/setup test
 	@scripts/test $(STAGES)
 
@@ -30,8 +30,14 @@ soak: ## run the long versions of the tests: release, ASan and UBSan, TSan
 	@scripts/setup test
 	@scripts/test --soak $(STAGES)
 
-bench: ## run the benchmarks (ARGS="--benchmark_filter=all_gather" to choose)
+bench: ## time every collective beside MPI, Gloo and memcpy; writes bench/results.md
 	@scripts/setup bench
+	@scripts/configure
+	@$(BUILD) --target tessera_cli bench_players
+	@scripts/bench
+
+microbench: ## time single calls beside their limit, on threads (ARGS="--benchmark_filter=Gather" to choose)
+	@scripts/setup microbench
 	@scripts/configure bench
 	@$(BUILD) --target tessera_bench
 	@build/tessera_bench $(ARGS)

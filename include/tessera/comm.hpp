@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <tessera/error.hpp>
+#include <tessera/tensor.hpp>
 
 namespace tessera {
 
@@ -19,6 +20,7 @@ using Site = std::source_location;
 namespace detail {
 class CommState;
 }
+struct RunOptions;
 
 // What one rank has done on one communicator. Bytes are those of elements.
 struct Stats {
@@ -32,6 +34,10 @@ struct Stats {
   int64_t bytes_copied = 0;    // bytes written by them
   int64_t allocations = 0;     // outputs allocated
   int64_t bytes_allocated = 0;
+  // Where ranks are processes, of all that was received or sent:
+  int64_t bytes_attached = 0;  // read out of a peer's own memory by the kernel, with no copy in between
+  int64_t bytes_staged = 0;    // of this rank, copied into shared memory first, for peers to read
+  int64_t heap_misses = 0;     // allocations that the shared heap had no room for, and that are ordinary memory
 };
 
 // One call of the flight recorder.
@@ -55,6 +61,11 @@ class Comm {
   Comm(Comm&&) noexcept;
   Comm& operator=(Comm&&) noexcept;
   ~Comm();
+
+  // The communicator of all ranks that this program was started with: by `tessera run`, on one host. A program that was
+  // started plainly is one rank. Collective among the ranks, once a process. Throws Error, PeerLostError, TimeoutError.
+  static Comm from_env(const RunOptions& options);
+  static Comm from_env();
 
   bool defined() const { return state_ != nullptr; }
   int rank() const;
@@ -82,6 +93,11 @@ class Comm {
   // Local. Ends the communicator on every rank: those that wait, and all later
   // calls, get an AbortedError with the reason.
   void abort(const std::string& reason);
+
+  // Local. New memory that peers read fastest, row-major, its elements as they are: where ranks are processes, of the
+  // heap that they share (ordinary memory where that is full). What collectives return is such memory too. It may outlive
+  // the communicator. Throws Error where there is no memory left, before anything is killed for it.
+  Tensor allocate(DType dtype, const Dims& shape) const;
 
   // Local. Call them with nothing pending for exact figures.
   Stats stats() const;

@@ -209,13 +209,13 @@ bool in_place_fits(const Statement& s, const Arranged& a, int rank, int out) {
   return distance == expected;
 }
 
-void check_in_place(const Said& said, Arranged& a) {
+void check_in_place(const Said& said, Arranged& a, bool inlined) {
   std::string wrong;
   for (int r = 0; r < said.ranks(); ++r) {
     const Statement& s = said.by(r);
     for (size_t i = 0; i < s.in_place.size(); ++i) {
       if (s.in_place[i] == kApart || !has_output(a, r)) continue;
-      a.shares_elements = true;
+      a.shares_elements = !inlined;
       if (!in_place_fits(s, a, r, static_cast<int>(i))) wrong += fmt::format("\n  rank {}   {}", r, said.site(r));
     }
   }
@@ -227,6 +227,15 @@ void check_in_place(const Said& said, Arranged& a) {
 }
 
 }  // namespace
+
+bool all_inlined(const std::vector<Record>& records) {
+  for (const Record& record : records) {
+    for (const Statement& s : record.statements) {
+      if (s.has_x && s.x().inlined == nullptr && volume(s.x().shape) != 0) return false;
+    }
+  }
+  return true;
+}
 
 bool has_output(const Arranged& a, int rank) { return a.moves && a.to.holds(rank); }
 
@@ -256,7 +265,7 @@ Arranged arrange(const CallName& call, const std::vector<Record>& records, size_
   else if (said.first().scale != 1) a.reduction = {ReduceOp::premul_sum, said.first().scale};
   check_bytes(said, a.dtype, a.to.shape());
   check_outputs(said, a);
-  check_in_place(said, a);
+  check_in_place(said, a, all_inlined(records));
   return a;
 }
 

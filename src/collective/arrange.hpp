@@ -22,13 +22,17 @@ struct Arranged {
   bool as_parts = false;         // the output is one tensor for each source
   std::vector<Sizes> send;       // all_to_all_v: send[from][to]; then `to` has one
                                  // box for each rank, and `from` is unused
-  bool shares_elements = false;  // some rank's output and input are the same memory
+  bool shares_elements = false;  // some rank's output and input are the same memory …
+                                 // … and peers read it there
   Sizes sizes;                   // the result's
 };
 
 // Throws on every rank the same ShapeError, DTypeError or MismatchError.
 // Depends on the records alone.
 Arranged arrange(const CallName& call, const std::vector<Record>& records, size_t op);
+
+// Whether every tensor that the first round may read travelled within the records. The same on every rank.
+bool all_inlined(const std::vector<Record>& records);
 
 // The shape of `rank`'s output number `out`; has_output: whether it gets any.
 bool has_output(const Arranged& arranged, int rank);

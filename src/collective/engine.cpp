@@ -66,7 +66,7 @@ class Engine {
       prepare_outputs(plan);
       if (!agreement.repeated) work_out(plan, agreement.records);
       agreement.settled = true;
-      move(plan);
+      move(plan, agreement.records);
     } catch (const Error& e) {
       if (!e.collective()) give_up(e.what());
       end(e.what());
@@ -98,18 +98,20 @@ class Engine {
     record.call = call_;
     record.problem = ErrorKind::none;
     record.problem_text.clear();
+    record.payload.clear();
     record.statements.resize(batch_.size());
     w_.mine.clear();
     for (Statement& statement : record.statements) statement.reset();
     size_t op = 0;
     try {
-      for (; op < batch_.size(); ++op) state(batch_[op], comm_, record.statements[op], w_.mine);
+      for (; op < batch_.size(); ++op) state(batch_[op], comm_, record.statements[op], w_.mine, record.payload);
       check_apart(batch_, comm_.size(), w_.mine);
     } catch (const std::exception&) {
       record.problem = kind_of(std::current_exception(), record.problem_text);
       record.problem_text =
           fmt::format("{}: {}", name(batch_[std::min(op, batch_.size() - 1)].op), record.problem_text);
       for (Statement& statement : record.statements) statement.reset();
+      record.payload.clear();
     }
   }
 
@@ -139,9 +141,15 @@ class Engine {
     }
   }
 
-  void move(const CallPlan& plan) {
+  void move(const CallPlan& plan, const std::vector<Record>& records) {
     try {
-      for (const Move& round : plan.rounds.all()) comm_.transport().run(round, w_.mine, plan.peers, deadline_);
+      const auto rounds = plan.rounds.all();
+      if (rounds.size() == 1 && all_inlined(records)) {
+        comm_.transport().run_inlined(rounds[0], w_.mine, plan.peers);
+        moved_ = &plan.counted;
+        return;
+      }
+      for (const Move& round : rounds) comm_.transport().run(round, w_.mine, plan.peers, deadline_);
     } catch (const PeerTrouble& trouble) {
       comm_.fail(trouble, call_);
     }
@@ -170,7 +178,7 @@ class Engine {
   Tensor new_output(const Arranged& a, const Description& description, int out) {
     // The root of a broadcast has the result already.
     if (a.op == OpCode::broadcast && description.root == comm_.rank() && description.scale == 1) return description.x;
-    Tensor tensor = Tensor::empty(a.dtype, output_shape(a, comm_.rank(), out));
+    Tensor tensor = comm_.transport().allocate(a.dtype, output_shape(a, comm_.rank(), out));
     ++allocations_;
     bytes_allocated_ += tensor.bytes();
     return tensor;

@@ -86,18 +86,27 @@ Comm Comm::split(int64_t color, int64_t key, const Site& site) {
   const Description description{.op = OpCode::split_comm, .extra = {color, key}};
   Outcome outcome;
   detail::execute(*this, {&description, 1}, {&outcome, 1}, site);
-  const Sizes& all = outcome.sizes;  // color and key of every rank
-  if (color < 0) return {};
+  const Sizes& all = outcome.sizes;              // color and key of every rank
   std::vector<std::pair<int64_t, int>> members;  // by key, then rank
   for (int r = 0; r < size(); ++r) {
-    if (all[2 * static_cast<size_t>(r)] == color) members.emplace_back(all[2 * static_cast<size_t>(r) + 1], r);
+    if (color >= 0 && all[2 * static_cast<size_t>(r)] == color)
+      members.emplace_back(all[2 * static_cast<size_t>(r) + 1], r);
   }
   std::sort(members.begin(), members.end());
   std::vector<int> ranks;
   for (const auto& member : members) ranks.push_back(member.second);
-  const auto id = static_cast<uint64_t>(state().last_call());
-  return Comm(std::make_shared<detail::CommState>(state().transport().subgroup(id, ranks),
-                                                  fmt::format("{}/{}", name(), color), timeout()));
+  detail::CommState& parent = state();
+  std::unique_ptr<Transport> transport;
+  parent.call([&] {
+    try {
+      transport = parent.transport().subgroup(static_cast<uint64_t>(parent.last_call()), ranks, parent.deadline());
+    } catch (const PeerTrouble& trouble) {
+      parent.fail(trouble, parent.last_call());
+    }
+  });
+  if (transport == nullptr) return {};
+  return Comm(
+      std::make_shared<detail::CommState>(std::move(transport), fmt::format("{}/{}", name(), color), timeout()));
 }
 
 namespace {

@@ -84,7 +84,8 @@ std::shared_ptr<PairTask> post_send(Comm& comm, const Tensor& x, int to, int64_t
                                     fmt::format("send to rank {} (tag {}) at {}", to, tag, site_text(site)));
 }
 
-std::shared_ptr<PairTask> post_recv(Comm& comm, int from, int64_t tag, const Tensor& out, const Site& site) {
+std::shared_ptr<PairTask> post_recv(Comm& comm, int from, int64_t tag, const Tensor& out, const Site& site,
+                                    bool started) {
   CommState& state = comm.state();
   state.check_open();
   check_peer(state, from, "from", true);
@@ -92,7 +93,7 @@ std::shared_ptr<PairTask> post_recv(Comm& comm, int from, int64_t tag, const Ten
   if (may_overlap_itself(out)) throw ShapeError("recv: out has several elements in one place: it cannot be written to");
   const std::string source = from == kAnySource ? "any rank" : fmt::format("rank {}", from);
   return std::make_shared<PairTask>(state.shared_from_this(),
-                                    state.transport().post_receive(out, from, tag, site_text(site)),
+                                    state.transport().post_receive(out, from, tag, site_text(site), started),
                                     fmt::format("recv from {} (tag {}) at {}", source, tag, site_text(site)));
 }
 
@@ -103,7 +104,7 @@ void send(Comm& comm, const Tensor& x, int to, int64_t tag, const Site& site) {
 }
 
 Received recv(Comm& comm, int from, int64_t tag, const Tensor& out, const Site& site) {
-  const auto task = post_recv(comm, from, tag, out, site);
+  const auto task = post_recv(comm, from, tag, out, site, false);
   task->wait();
   return task->received();
 }
@@ -113,7 +114,7 @@ Work start_send(Comm& comm, const Tensor& x, int to, int64_t tag, const Site& si
 }
 
 WorkOf<Received> start_recv(Comm& comm, int from, int64_t tag, const Tensor& out, const Site& site) {
-  const auto task = post_recv(comm, from, tag, out, site);
+  const auto task = post_recv(comm, from, tag, out, site, true);
   return {task, [task] { return task->received(); }};
 }
 

@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "collective/arrange.hpp"
+#include "tensor/copy.hpp"
 #include "tensor/strided.hpp"
 
 namespace tessera {
@@ -11,25 +12,6 @@ namespace {
 
 using detail::CommState;
 using detail::Description;
-
-bool needs_x(const Description& d, int rank) {
-  if (d.op == OpCode::barrier || d.op == OpCode::split_comm) return false;
-  return (d.op != OpCode::broadcast && d.op != OpCode::scatter) || d.root == rank;
-}
-
-bool cuts(OpCode op) {
-  switch (op) {
-    case OpCode::all_gather:
-    case OpCode::all_gather_parts:
-    case OpCode::gather_sizes:
-    case OpCode::reduce_scatter:
-    case OpCode::all_to_all:
-    case OpCode::all_to_all_v:
-    case OpCode::scatter:
-    case OpCode::gather: return true;
-    default: return false;
-  }
-}
 
 void check_sizes(const Sizes& sizes, const char* field, int ranks) {
   if (sizes.size() != static_cast<size_t>(ranks)) {
@@ -84,8 +66,17 @@ int64_t in_place(const Tensor& x, const Tensor& out) {
   return bytes % size_bytes(x.dtype()) == 0 ? bytes / size_bytes(x.dtype()) : kClash;
 }
 
-Announced announce(const Tensor& t, CommState& comm) {
-  return {t.dtype(), t.shape(), t.strides(), comm.transport().handle_of(t)};
+Announced announce(const Tensor& t, CommState& comm, bool written) {
+  return {t.dtype(), t.shape(), t.strides(), comm.transport().handle_of(t, written), nullptr};
+}
+
+// A small tensor travels within the record.
+Announced announce_x(const Tensor& t, CommState& comm, std::vector<std::byte>& payload) {
+  const size_t at = payload.size(), bytes = static_cast<size_t>(t.bytes());
+  if (bytes == 0 || comm.size() == 1 || bytes > kInlineBytes - at) return announce(t, comm, false);
+  payload.resize(at + (bytes + 15) / 16 * 16);
+  copy_box({payload.data() + at, t.dtype(), t.shape(), row_major(t.shape())}, view_of(t));
+  return {t.dtype(), t.shape(), t.strides(), {{at, kInlined}}, nullptr};
 }
 
 void add_output(const Tensor& out, const Tensor& x, CommState& comm, Statement& s, std::vector<Tensor>& tensors) {
@@ -97,7 +88,7 @@ void add_output(const Tensor& out, const Tensor& x, CommState& comm, Statement& 
                     "{}, strides {}): it cannot be written to",
                     out.shape(), out.strides()));
   }
-  s.tensors.push_back(announce(out, comm));
+  s.tensors.push_back(announce(out, comm, true));
   s.in_place.push_back(in_place(x, out));
   tensors.push_back(out);
 }
@@ -109,7 +100,7 @@ void add_outputs(const Description& d, CommState& comm, Statement& s, std::vecto
     add_output(d.out, x, comm, s, tensors);
   } else if (d.op == OpCode::all_reduce) {
     // Peers read it in a second round, so it must be announced with the rest.
-    add_output(Tensor::empty(x.dtype(), x.shape()), x, comm, s, tensors);
+    add_output(comm.transport().allocate(x.dtype(), x.shape()), x, comm, s, tensors);
     std::lock_guard lock(comm.guard());
     ++comm.stats.allocations;
     comm.stats.bytes_allocated += tensors.back().bytes();
@@ -118,7 +109,8 @@ void add_outputs(const Description& d, CommState& comm, Statement& s, std::vecto
 
 }  // namespace
 
-void state(const Description& d, CommState& comm, Statement& s, std::vector<Tensor>& tensors) {
+void state(const Description& d, CommState& comm, Statement& s, std::vector<Tensor>& tensors,
+           std::vector<std::byte>& payload) {
   const size_t first = tensors.size();
   if (d.problem != nullptr) std::rethrow_exception(d.problem);
   const bool stacked = d.op == OpCode::all_gather_same && d.x.defined();
@@ -132,7 +124,7 @@ void state(const Description& d, CommState& comm, Statement& s, std::vector<Tens
   if (d.root < 0 || d.root >= comm.size()) {
     throw ShapeError(fmt::format("root {} is none of the ranks 0 to {}", d.root, comm.size() - 1));
   }
-  if (!d.x.defined() && needs_x(d, comm.rank())) {
+  if (!d.x.defined() && needs_x(d.op, d.root, comm.rank())) {
     throw ShapeError(d.op == OpCode::broadcast || d.op == OpCode::scatter ? "x is undefined on the root"
                                                                           : "x is undefined");
   }
@@ -144,7 +136,7 @@ void state(const Description& d, CommState& comm, Statement& s, std::vector<Tens
     }
     if (d.scale != 1) check_reducible({ReduceOp::premul_sum, d.scale}, d.x.dtype());
     tensors.push_back(stacked ? d.x.unsqueeze(0) : d.x);
-    s.tensors.push_back(announce(tensors.back(), comm));
+    s.tensors.push_back(announce_x(tensors.back(), comm, payload));
   } else {
     tensors.emplace_back();
   }

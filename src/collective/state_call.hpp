@@ -10,8 +10,9 @@ namespace tessera {
 // Fills in this rank's statement of an operation, and appends its tensors: x,
 // then output_count() outputs, undefined where there is none. Throws where this
 // rank's own arguments are wrong (the caller tells it to all ranks).
+// The elements of a small x go to `payload`.
 void state(const detail::Description& description, detail::CommState& comm, Statement& statement,
-           std::vector<Tensor>& tensors);
+           std::vector<Tensor>& tensors, std::vector<std::byte>& payload);
 
 // Throws ShapeError where an output lies over another operation's tensors.
 // `tensors` are those of the whole batch.

@@ -18,6 +18,9 @@ std::string to_string(const CallName& call);
 // Which dimensions of x may differ between the ranks.
 bool may_differ(const Statement& statement, size_t dim);
 
+// Throws Error where a record says what no rank would say.
+void check_sense(const std::vector<Record>& records);
+
 // Throws, on every rank the same, MismatchError where the records do not agree,
 // or the problems that ranks found with their own arguments. Depends on the
 // records alone.

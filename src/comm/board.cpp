@@ -5,10 +5,17 @@
 #include <new>
 #include <thread>
 
+#include <fmt/format.h>
+
+#include <tessera/error.hpp>
+
 namespace tessera {
 namespace {
 
 size_t head_bytes() { return (sizeof(BoardHead) + alignof(Slot) - 1) / alignof(Slot) * alignof(Slot); }
+
+// No call says more. A peer whose memory is damaged must not make this one take all there is.
+constexpr size_t kLongestRecord = size_t{1} << 28;
 
 bool reached(uint32_t word, uint32_t target) { return static_cast<int32_t>((word & ~1u) - target) >= 0; }
 
@@ -17,19 +24,21 @@ bool reached(uint32_t word, uint32_t target) { return static_cast<int32_t>((word
 size_t Board::bytes(int size) { return head_bytes() + static_cast<size_t>(size) * sizeof(Slot); }
 
 void Board::initialise(void* memory, int size) {
-  new (memory) BoardHead;
+  (new (memory) BoardHead)->users.store(static_cast<uint32_t>(size), std::memory_order_relaxed);
   auto* slots = reinterpret_cast<Slot*>(static_cast<std::byte*>(memory) + head_bytes());
   for (int r = 0; r < size; ++r) new (slots + r) Slot;
 }
 
-Board::Board(void* memory, int rank, int size)
+Board::Board(void* memory, int rank, int size, std::chrono::nanoseconds patience)
     : head_(static_cast<BoardHead*>(memory)),
       slots_(reinterpret_cast<Slot*>(static_cast<std::byte*>(memory) + head_bytes())),
       rank_(rank),
       size_(size),
       // Spinning pays only while the one waited for can run at the same time.
       spins_(size <= static_cast<int>(std::thread::hardware_concurrency()) ? 2000 : 20),
-      long_records_(static_cast<size_t>(size)) {}
+      patience_(patience),
+      records_(static_cast<size_t>(size)),
+      lengths_(static_cast<size_t>(size)) {}
 
 void Board::write_record(std::span<const std::byte> mine, size_t from) {
   Slot& slot = slots_[rank_];
@@ -52,27 +61,31 @@ Waited Board::announce(std::span<const std::byte> mine, uint64_t call, std::vect
     step();
     if (const Waited waited = everyone(deadline, culprit); waited != Waited::reached) return waited;
     const uint32_t side = announcements_++ % 2;
-    for (int r = 0; r < size_; ++r) longest = std::max<size_t>(longest, slots_[r].record_bytes[side]);
     for (int r = 0; r < size_; ++r) {
-      const Slot& slot = slots_[r];
-      const size_t total = slot.record_bytes[side];
-      if (longest <= kRecordBytes) {
-        records[static_cast<size_t>(r)] = {slot.record[side], total};
-        continue;
-      }
-      auto& whole = long_records_[static_cast<size_t>(r)];
-      whole.resize(total);
-      if (from < total) std::memcpy(whole.data() + from, slot.record[side], std::min(kRecordBytes, total - from));
-      records[static_cast<size_t>(r)] = whole;
+      // Read once: what a peer writes over it later cannot change what was checked.
+      const size_t total = __atomic_load_n(&slots_[r].record_bytes[side], __ATOMIC_RELAXED);
+      if (total > kLongestRecord) throw Error(fmt::format("rank {}'s record makes no sense: it is damaged", r));
+      lengths_[static_cast<size_t>(r)] = total;
+      longest = std::max(longest, total);
+    }
+    for (int r = 0; r < size_; ++r) {
+      take_record(r, side, from, lengths_[static_cast<size_t>(r)]);
+      records[static_cast<size_t>(r)] = records_[static_cast<size_t>(r)];
     }
   }
   return Waited::reached;
 }
 
+void Board::take_record(int peer, uint32_t side, size_t from, size_t total) {
+  auto& whole = records_[static_cast<size_t>(peer)];
+  if (whole.size() != total) whole.resize(total);
+  if (from < total) std::memcpy(whole.data() + from, slots_[peer].record[side], std::min(kRecordBytes, total - from));
+}
+
 Waited Board::everyone(Deadline deadline, int& culprit) {
   for (int i = 1; i < size_; ++i) {
     culprit = (rank_ + i) % size_;
-    if (const Waited waited = wait_for(culprit, deadline); waited != Waited::reached) return waited;
+    if (const Waited waited = wait_for(culprit, deadline, &culprit); waited != Waited::reached) return waited;
   }
   return Waited::reached;
 }
@@ -95,7 +108,7 @@ void Board::step() {
   if (slot.sleepers.load(std::memory_order_seq_cst) != 0) futex_wake_all(slot.step);
 }
 
-Waited Board::wait_for(int peer, Deadline deadline) {
+Waited Board::wait_for(int peer, Deadline deadline, int* lost) {
   Slot& slot = slots_[peer];
   for (int i = 0; i < spins_; ++i) {
     const uint32_t word = slot.step.load(std::memory_order_acquire);
@@ -103,10 +116,20 @@ Waited Board::wait_for(int peer, Deadline deadline) {
     if ((word & 1) != 0) return Waited::closed;
     cpu_relax();
   }
-  return sleep_for(slot, deadline);
+  return sleep_for(slot, deadline, lost);
 }
 
-Waited Board::sleep_for(Slot& slot, Deadline deadline) {
+int Board::dead_before_its_step() const {
+  for (int r = 0; r < size_; ++r) {
+    if (left(r) == Left::dead && !has_come(r)) return r;
+  }
+  return -1;
+}
+
+Waited Board::sleep_for(Slot& slot, Deadline deadline, int* lost) {
+  // Processes look around now and then: one that nobody waits for just now may have died.
+  const bool processes = patience_ != std::chrono::nanoseconds::max();
+
   Waited result = Waited::reached;
   slot.sleepers.fetch_add(1, std::memory_order_seq_cst);
   while (true) {
@@ -116,11 +139,17 @@ Waited Board::sleep_for(Slot& slot, Deadline deadline) {
       result = Waited::closed;
       break;
     }
-    if (Clock::now() >= deadline) {
+    if (lost != nullptr && processes && dead_before_its_step() >= 0) {
+      *lost = dead_before_its_step();
+      result = Waited::closed;
+      break;
+    }
+    const auto now = Clock::now();
+    if (now >= deadline) {
       result = Waited::timed_out;
       break;
     }
-    futex_wait(slot.step, word, deadline);
+    futex_wait(slot.step, word, processes ? std::min(deadline, now + std::chrono::milliseconds(200)) : deadline);
   }
   slot.sleepers.fetch_sub(1, std::memory_order_seq_cst);
   return result;
@@ -144,30 +173,99 @@ void Board::leave(std::string_view farewell) {
   Slot& slot = slots_[rank_];
   const size_t length = std::min(farewell.size(), sizeof(slot.farewell) - 1);
   std::memcpy(slot.farewell, farewell.data(), length);
-  slot.left.store(1, std::memory_order_release);
+  slot.left.store(static_cast<uint32_t>(Left::farewell), std::memory_order_release);
   close(slot);
 }
 
-void Board::abort(uint32_t kind, std::string_view text) {
-  uint32_t none = 0;
-  if (head_->verdict.compare_exchange_strong(none, 1, std::memory_order_seq_cst)) {
-    const size_t length = std::min(text.size(), kVerdictBytes - 1);
-    std::memcpy(head_->verdict_text, text.data(), length);
-    head_->verdict_kind = kind;
-    head_->verdict.store(2, std::memory_order_seq_cst);
-  }
+std::string Board::farewell(int peer) const {
+  const char* text = slots_[peer].farewell;
+  return std::string(text, strnlen(text, sizeof(Slot::farewell)));
+}
+
+void Board::declare_dead(int peer) {
+  auto no = static_cast<uint32_t>(Left::no);
+  slots_[peer].left.compare_exchange_strong(no, static_cast<uint32_t>(Left::dead), std::memory_order_seq_cst);
+  close(slots_[peer]);
+  if (aborted()) close_all();  // it may have died between its verdict and the last slot
+}
+
+void Board::close_all() {
   for (int r = 0; r < size_; ++r) close(slots_[r]);
+}
+
+// Every rank writes into its own slot, and offers it whole: one that dies in between leaves nothing half written.
+void Board::publish(uint32_t kind, std::string_view text) {
+  std::lock_guard lock(*offering_);
+  if (aborted()) return;
+  Slot& slot = slots_[rank_];
+  const size_t length = std::min(text.size(), kVerdictBytes - 1);
+  std::memcpy(slot.verdict_text, text.data(), length);
+  slot.verdict_text[length] = 0;
+  slot.verdict_kind = kind;
+  uint32_t none = 0;
+  head_->verdict.compare_exchange_strong(none, static_cast<uint32_t>(rank_) + 1, std::memory_order_seq_cst);
+}
+
+void Board::abort(uint32_t kind, std::string_view text) {
+  publish(kind, text);
+  close_all();
+  const auto start = Clock::now();
   for (int r = 0; r < size_; ++r) {
-    if (r == rank_) continue;
-    while (slots_[r].claim.load(std::memory_order_seq_cst) != 0)
+    while (r != rank_ && claimed(r) && Clock::now() - start < patience_)
       std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
 }
 
+bool Board::claimed(int peer) const {
+  return slots_[peer].claim.load(std::memory_order_seq_cst) != 0 && left(peer) != Left::dead;
+}
+
 void Board::verdict(uint32_t& kind, std::string& text) const {
-  while (head_->verdict.load(std::memory_order_acquire) != 2) cpu_relax();
-  kind = head_->verdict_kind;
-  text = head_->verdict_text;
+  const uint32_t writer = head_->verdict.load(std::memory_order_acquire) - 1;
+  const Slot& slot = slots_[writer < static_cast<uint32_t>(size_) ? writer : static_cast<uint32_t>(rank_)];
+  kind = slot.verdict_kind;
+  text.assign(slot.verdict_text, strnlen(slot.verdict_text, kVerdictBytes));
+}
+
+bool Board::all_have_come_to_shrink() const {
+  for (int r = 0; r < size_; ++r) {
+    if (slots_[r].shrinks.load(std::memory_order_acquire) == 0 && !has_left(r)) return false;
+  }
+  return true;
+}
+
+// This rank's choice: all that have come and live.
+void Board::choose(const std::function<uint64_t(int members)>& heir) {
+  Slot& mine = slots_[rank_];
+  int members = 0;
+  for (int r = 0; r < size_; ++r) {
+    const bool came = slots_[r].shrinks.load(std::memory_order_seq_cst) != 0 && left(r) != Left::dead;
+    const uint64_t bit = uint64_t{1} << (r % 64);
+    mine.chosen[r / 64] = came ? mine.chosen[r / 64] | bit : mine.chosen[r / 64] & ~bit;
+    members += came ? 1 : 0;
+  }
+  mine.heir = heir(members);
+  uint32_t none = 0;
+  head_->survivors.compare_exchange_strong(none, static_cast<uint32_t>(rank_) + 1, std::memory_order_seq_cst);
+}
+
+std::vector<int> Board::survivors(Deadline deadline, const std::function<uint64_t(int members)>& heir, uint64_t& said) {
+  slots_[rank_].shrinks.store(1, std::memory_order_seq_cst);
+  while (head_->survivors.load(std::memory_order_acquire) == 0 && !all_have_come_to_shrink() && Clock::now() < deadline)
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  if (head_->survivors.load(std::memory_order_seq_cst) == 0) choose(heir);
+  const uint32_t chooser = head_->survivors.load(std::memory_order_seq_cst) - 1;
+  if (chooser >= static_cast<uint32_t>(size_)) throw Error("the shared memory of the communicator is damaged");
+  const Slot& choice = slots_[chooser];
+  said = choice.heir;
+  std::vector<int> ranks;
+  bool mine = false;
+  for (int r = 0; r < size_; ++r) {
+    if ((choice.chosen[r / 64] >> (r % 64) & 1) == 0) continue;
+    ranks.push_back(r);
+    mine = mine || r == rank_;
+  }
+  return mine ? ranks : std::vector<int>();
 }
 
 }  // namespace tessera

@@ -3,20 +3,21 @@
 //
 // Every rank owns one slot. It counts its steps there (an announcement, a
 // finished move), and others wait for the count.
-//   announce   write the record, make a step; then wait for that step of
-//   everybody and read their records move       claim, copy out of the peers'
-//   memory, drop the claim, make a step; wait for that step of one's readers
-//   abort      publish a verdict (the first one stands), close every slot, wake
-//   all sleepers; then wait until no claim is
+//   announce   write the record, make a step; then wait for that step of everybody and copy their records
+//   move       claim, copy out of the peers' memory, drop the claim, make a step; wait for that step of one's readers
+//   abort      publish a verdict (the first one stands), close every slot, wake all sleepers; then wait until no claim is
 //              left: only then may a rank give up its memory
-// A claim is taken before the verdict is looked at, and a verdict is published
-// before claims are looked at; so either the reader sees the verdict and does
-// not copy, or the owner sees the claim and waits. All words on that path are
-// sequentially consistent for this reason.
+//   death      of a process, seen by the others: its slot is closed as if it had left
+// A claim is taken before the verdict is looked at, and a verdict is published before claims are looked at; so either the
+// reader sees the verdict and does not copy, or the owner sees the claim and waits. All words on that path are
+// sequentially consistent for this reason. docs/protocol.md has the whole story, and a model that is checked.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,8 +27,9 @@
 
 namespace tessera {
 
-inline constexpr size_t kRecordBytes = 1536;   // of a record that needs one step only; longer ones take several
+inline constexpr size_t kRecordBytes = 2816;   // of a record that needs one step only; longer ones take several
 inline constexpr size_t kVerdictBytes = 8192;  // longest text of a verdict
+inline constexpr size_t kMostRanks = 4096;
 
 enum class Waited { reached, closed, timed_out };
 
@@ -40,14 +42,23 @@ struct alignas(128) Slot {
   uint64_t record_bytes[2] = {0, 0};
   std::byte record[2][kRecordBytes];
   alignas(128) std::atomic<uint32_t> claim{0};  // written by its rank alone: not 0 while it reads others' memory
-  std::atomic<uint32_t> left{0};                // the rank closed its slot itself; `farewell` says why
+  std::atomic<uint32_t> left{0};                // a Left
+  std::atomic<uint32_t> shrinks{0};             // it came to survivors()
   char farewell[256] = {};
-};
-
-struct BoardHead {
-  std::atomic<uint32_t> verdict{0};  // 0 none, 1 being written, 2 published
+  // What this rank would tell all, written whole before it is offered; the head says whose offer stands.
   uint32_t verdict_kind = 0;
   char verdict_text[kVerdictBytes] = {};
+  uint64_t heir = 0;
+  uint64_t chosen[kMostRanks / 64] = {};
+};
+
+// How a rank left: by itself, and `farewell` says why; or its process is gone.
+enum class Left : uint32_t { no, farewell, dead };
+
+struct BoardHead {
+  std::atomic<uint32_t> verdict{0};    // 1 + the rank whose verdict stands; 0: there is none
+  std::atomic<uint32_t> survivors{0};  // 1 + the rank whose choice of survivors stands
+  std::atomic<uint32_t> users{0};      // ranks that still hold the board
 };
 
 // One rank's hold on the board. For one thread at a time, except abort(),
@@ -57,15 +68,15 @@ class Board {
   static size_t bytes(int size);
   static void initialise(void* memory, int size);
 
-  // `memory` as initialise()d; it must outlive the Board.
-  Board(void* memory, int rank, int size);
+  // `memory` as initialise()d; it must outlive the Board. `patience`: how long an abort waits for a reader that has
+  // stopped. A thread reads the owner's own memory, so for ever; a process can do no harm by reading late.
+  Board(void* memory, int rank, int size, std::chrono::nanoseconds patience = std::chrono::nanoseconds::max());
 
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  // Publishes `mine` and waits for everybody's. records[r] stays valid until
-  // this rank's next announcement. Otherwise returns what happened, and
-  // `culprit` is the rank waited for.
+  // Publishes `mine` and waits for everybody's. records[r] is a copy, valid until this rank's next announcement.
+  // Otherwise returns what happened, and `culprit` is the rank waited for. Throws Error where a length is beyond reason.
   Waited announce(std::span<const std::byte> mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
                   Deadline deadline, int& culprit);
 
@@ -73,20 +84,30 @@ class Board {
   bool claim();
   void drop_claim();
   void step();
-  // Waits until `peer` has made as many steps as this rank.
-  Waited wait_for(int peer, Deadline deadline);
+  // Waits until `peer` has made as many steps as this rank. With `lost`, where all must come: a process that died before
+  // its step ends the wait too, and is named there.
+  Waited wait_for(int peer, Deadline deadline, int* lost = nullptr);
 
   void leave(std::string_view farewell);
-  bool has_left(int peer) const { return slots_[peer].left.load(std::memory_order_acquire) != 0; }
-  std::string farewell(int peer) const { return slots_[peer].farewell; }
+  bool has_left(int peer) const { return left(peer) != Left::no; }
+  Left left(int peer) const { return static_cast<Left>(slots_[peer].left.load(std::memory_order_acquire)); }
+  std::string farewell(int peer) const;
+  // The peer's process is gone. Any thread.
+  void declare_dead(int peer);
 
-  // Publishes the verdict unless there is one, closes all slots, and returns
-  // when no peer has a claim any more.
+  // Publishes the verdict unless there is one, closes all slots, and returns when no peer has a claim any more.
   void abort(uint32_t kind, std::string_view text);
   bool aborted() const { return head_->verdict.load(std::memory_order_seq_cst) != 0; }
-  // Waits for a verdict that is being written; kind and text are the published
-  // one's.
+  // After an abort: the verdict that stands.
   void verdict(uint32_t& kind, std::string& text) const;
+
+  // After an abort: who else came here before the deadline, or before all who have not left did; the same on every rank
+  // that is among them; none for a rank that came too late. Each may call heir(); `said` is what the one whose choice
+  // stands got from it.
+  std::vector<int> survivors(Deadline deadline, const std::function<uint64_t(int members)>& heir, uint64_t& said);
+
+  // Counts those that hold the board, from size() down; true for the last.
+  bool let_go() { return head_->users.fetch_sub(1, std::memory_order_acq_rel) == 1; }
   uint64_t call_of(int peer) const { return slots_[peer].call.load(std::memory_order_relaxed); }
   bool has_come(int peer) const;
   // Whether a peer has gone on beyond this rank's last step: then that one had
@@ -95,9 +116,16 @@ class Board {
 
  private:
   void close(Slot& slot);
-  Waited sleep_for(Slot& slot, Deadline deadline);
+  Waited sleep_for(Slot& slot, Deadline deadline, int* lost);
+  int dead_before_its_step() const;
   Waited everyone(Deadline deadline, int& culprit);
   void write_record(std::span<const std::byte> mine, size_t from);
+  void take_record(int peer, uint32_t side, size_t from, size_t total);
+  bool claimed(int peer) const;
+  bool all_have_come_to_shrink() const;
+  void choose(const std::function<uint64_t(int members)>& heir);
+  void close_all();
+  void publish(uint32_t kind, std::string_view text);
 
   BoardHead* head_;
   Slot* slots_;
@@ -106,7 +134,10 @@ class Board {
   int spins_;
   uint32_t steps_ = 0;          // twice the steps this rank has made
   uint32_t announcements_ = 0;  // their parity says which of the two records is in use
-  std::vector<std::vector<std::byte>> long_records_;
+  std::chrono::nanoseconds patience_;
+  std::vector<std::vector<std::byte>> records_;
+  std::vector<size_t> lengths_;
+  std::unique_ptr<std::mutex> offering_ = std::make_unique<std::mutex>();  // threads of this rank that abort at once
 };
 
 }  // namespace tessera

@@ -35,8 +35,11 @@ Comm Comm::shrink() {
   CommState& s = state();
   s.check_not_forked();
   if (!s.transport().aborted()) throw Error(fmt::format("shrink(): communicator \"{}\" is alive", name()));
-  const std::vector<int> ranks = s.transport().survivors(s.deadline());
-  return Comm(std::make_shared<CommState>(s.transport().subgroup(0, ranks), name() + "'", timeout()));
+  auto rest = s.transport().survivors(s.deadline());
+  if (rest == nullptr) {
+    throw AbortedError(fmt::format("shrink(): rank {} came too late: the others have gone on without it", rank()));
+  }
+  return Comm(std::make_shared<CommState>(std::move(rest), name() + "'", timeout()));
 }
 
 void Comm::abort(const std::string& reason) {
@@ -44,14 +47,28 @@ void Comm::abort(const std::string& reason) {
   state().abort(fmt::format("communicator \"{}\" was aborted by rank {}: {}", name(), rank(), reason));
 }
 
+Tensor Comm::allocate(DType dtype, const Dims& shape) const {
+  state().check_not_forked();
+  return state().transport().allocate(dtype, shape);
+}
+
 Stats Comm::stats() const {
-  std::lock_guard lock(state().guard());
-  return state().stats;
+  CommState& s = state();
+  const Transport::Traffic traffic = s.transport().traffic();
+  std::lock_guard lock(s.guard());
+  Stats stats = s.stats;
+  stats.bytes_attached = traffic.bytes_attached - s.traffic_before.bytes_attached;
+  stats.bytes_staged = traffic.bytes_staged - s.traffic_before.bytes_staged;
+  stats.heap_misses = traffic.heap_misses - s.traffic_before.heap_misses;
+  return stats;
 }
 
 void Comm::reset_stats() {
-  std::lock_guard lock(state().guard());
-  state().stats = {};
+  CommState& s = state();
+  const Transport::Traffic traffic = s.transport().traffic();
+  std::lock_guard lock(s.guard());
+  s.stats = {};
+  s.traffic_before = traffic;
 }
 
 std::vector<CallRecord> Comm::recent_calls() const {

@@ -190,6 +190,10 @@ void CommState::check_usable() {
   if (!transport_->aborted()) return;
   take_deferred();  // the verdict tells it
   const Verdict verdict = transport_->abort({});
+  // The first that this rank hears of a lost peer: as the others heard it.
+  if (!told_.exchange(true) && verdict.kind == static_cast<uint32_t>(ErrorKind::peer_lost)) {
+    throw_error(ErrorKind::peer_lost, verdict.text);
+  }
   throw AbortedError(
       fmt::format("communicator \"{}\" is dead; shrink() makes a new one of "
                   "the ranks that are left. It died "
@@ -220,6 +224,7 @@ Agreement& CommState::agree(Record& mine, Deadline deadline) {
   agreement.records.resize(spans_.size());
   note_said(agreement);
   for (size_t r = 0; r < spans_.size(); ++r) decode(spans_[r], agreement.records[r]);
+  check_sense(agreement.records);
   check_agreement(call_name(mine.call), agreement.records);
   return agreement;
 }
@@ -319,6 +324,7 @@ void CommState::die(PeerTrouble::Kind kind, const std::string& what, int64_t cal
       late ? "; set_timeout() waits longer" : "");
   const Verdict verdict =
       transport_->abort({static_cast<uint32_t>(late ? ErrorKind::timed_out : ErrorKind::peer_lost), text});
+  told_ = true;
   throw_error(static_cast<ErrorKind>(verdict.kind), verdict.text);
 }
 

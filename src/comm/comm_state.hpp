@@ -93,6 +93,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
 
   std::mutex& guard() { return guard_; }  // of stats and recorder
   Stats stats;
+  Transport::Traffic traffic_before;  // when the statistics were reset
   Recorder recorder;
 
  private:
@@ -117,6 +118,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   std::atomic<int> pending_{0};
   bool closing_ = false;
   std::atomic<bool> closed_{false};
+  std::atomic<bool> told_{false};  // this rank has thrown the verdict
   std::thread worker_;
   std::exception_ptr deferred_;
   std::atomic<bool> has_deferred_{false};

@@ -6,11 +6,15 @@
 namespace tessera {
 namespace {
 
-void put_text(std::vector<int64_t>& words, const std::string& text) {
-  words.push_back(static_cast<int64_t>(text.size()));
+void put_bytes(std::vector<int64_t>& words, std::span<const std::byte> bytes) {
+  words.push_back(static_cast<int64_t>(bytes.size()));
   const size_t at = words.size();
-  words.resize(at + (text.size() + 7) / 8);
-  std::memcpy(words.data() + at, text.data(), text.size());
+  words.resize(at + (bytes.size() + 7) / 8);
+  if (!bytes.empty()) std::memcpy(words.data() + at, bytes.data(), bytes.size());
+}
+
+void put_text(std::vector<int64_t>& words, const std::string& text) {
+  put_bytes(words, std::as_bytes(std::span(text)));
 }
 
 void put_list(std::vector<int64_t>& words, std::span<const int64_t> values) {
@@ -71,7 +75,7 @@ class Reader {
     t.shape = dims(count(8));
     t.strides = dims(t.shape.size());
   }
-  // The number of the call, and where the tensors lie, which come first.
+  // The number of the call, where the tensors lie, and the elements of small ones, which come first.
   void changes(Record& record) {
     record.call = word();
     size_t tensors = count(sizeof(Handle));
@@ -82,15 +86,35 @@ class Reader {
       }
     }
     if (tensors != 0) fail();
+    const size_t bytes = count(1);
+    for (Statement& statement : record.statements) {
+      for (Announced& tensor : statement.tensors) tensor.inlined = inlined(tensor, bytes);
+    }
   }
   void skip_changes() {
     word();
     const size_t tensors = count(sizeof(Handle));
     bytes_ = bytes_.subspan(tensors * sizeof(Handle));
+    const size_t padded = (count(1) + 7) / 8 * 8;
+    if (padded > bytes_.size()) fail();
+    bytes_ = bytes_.subspan(padded);
   }
   std::span<const std::byte> rest() const { return bytes_; }
 
  private:
+  // Where the tensor's elements begin in the payload of that many bytes, which is next; null: elsewhere.
+  const std::byte* inlined(const Announced& tensor, size_t payload_bytes) const {
+    if (tensor.where.words[1] != kInlined) return nullptr;
+    const uint64_t at = tensor.where.words[0];
+    int64_t bytes = size_bytes(tensor.dtype);
+    for (const int64_t extent : tensor.shape) {
+      if (extent < 0 || __builtin_mul_overflow(bytes, extent, &bytes)) fail();
+    }
+    if (payload_bytes > bytes_.size() || at > payload_bytes || static_cast<uint64_t>(bytes) > payload_bytes - at)
+      fail();
+    return bytes_.data() + at;
+  }
+
   [[noreturn]] static void fail() { throw Error("a peer's record makes no sense: it is damaged"); }
 
   std::span<const std::byte> bytes_;
@@ -182,6 +206,25 @@ std::string_view name(OpCode op) {
   return "?";
 }
 
+bool needs_x(OpCode op, int64_t root, int rank) {
+  if (op == OpCode::barrier || op == OpCode::split_comm) return false;
+  return (op != OpCode::broadcast && op != OpCode::scatter) || root == rank;
+}
+
+bool cuts(OpCode op) {
+  switch (op) {
+    case OpCode::all_gather:
+    case OpCode::all_gather_parts:
+    case OpCode::gather_sizes:
+    case OpCode::reduce_scatter:
+    case OpCode::all_to_all:
+    case OpCode::all_to_all_v:
+    case OpCode::scatter:
+    case OpCode::gather: return true;
+    default: return false;
+  }
+}
+
 void encode(const Record& record, std::vector<int64_t>& words) {
   words.push_back(record.call);
   const size_t tensors = words.size();
@@ -192,6 +235,7 @@ void encode(const Record& record, std::vector<int64_t>& words) {
       ++words[tensors];
     }
   }
+  put_bytes(words, record.payload);
   words.push_back(static_cast<int64_t>(record.problem));
   words.push_back(static_cast<int64_t>(record.statements.size()));
   for (const Statement& statement : record.statements) put_statement(words, statement);

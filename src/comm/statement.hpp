@@ -18,6 +18,9 @@ enum class ErrorKind : uint32_t { none, mismatch, shape, dtype, peer_lost, timed
 [[noreturn]] void throw_error(ErrorKind kind, const std::string& text);
 
 std::string_view name(OpCode op);
+// Whether the operation works along a dimension of x, and whether `rank` must have an x.
+bool cuts(OpCode op);
+bool needs_x(OpCode op, int64_t root, int rank);
 
 // One operation of one rank. Dimensions are normalized. Tensor 0 of the
 // operation is x, where there is one; the caller's (or early) outputs follow.
@@ -42,6 +45,10 @@ struct Statement {
   std::span<const Announced> outs() const { return std::span(tensors).subspan(has_x ? 1 : 0); }
 };
 
+// As many bytes of elements travel within a record. The handle of such a tensor is where they begin, and kInlined.
+inline constexpr size_t kInlineBytes = 1024;
+inline constexpr uint64_t kInlined = uint64_t{1} << 61;
+
 // All that a rank says in one exchange.
 struct Record {
   int64_t call = 0;
@@ -50,15 +57,16 @@ struct Record {
   std::string file;  // the call site
   int64_t line = 0;
   std::vector<Statement> statements;
+  // The elements of small tensors, which travel within the record: then one exchange is all there is to wait for.
+  std::vector<std::byte> payload;
 
   std::string site() const { return fmt::format("{}:{}", file, line); }
 };
 
-// As words: first what changes with every call (its number, and where the
-// tensors lie), then what calls that are alike have in common. All of these
+// As words: first what changes with every call (its number, where the tensors lie, the elements of small ones), then what calls that are alike have in common. All of these
 // copy before they check, and throw Error for what makes no sense.
 void encode(const Record& record, std::vector<int64_t>& words);  // appends
-void decode(std::span<const std::byte> bytes, Record& record);
+void decode(std::span<const std::byte> bytes, Record& record);   // `bytes` must outlive what is inlined
 std::span<const std::byte> common_part(std::span<const std::byte> bytes);
 // Only what changes; the rest of `record` was decoded from the same common part
 // before.

@@ -27,6 +27,8 @@ struct Announced {
   Dims shape;
   Dims strides;
   Handle where;
+  // Of a tensor that travelled within the record itself: its elements, row-major, in this rank's copy of the record.
+  const std::byte* inlined = nullptr;
 };
 
 // Every rank's tensors as announced, by rank and number; null where a rank has
@@ -89,7 +91,12 @@ class Transport {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  virtual Handle handle_of(const Tensor& tensor) = 0;
+  // What the ranks of the next exchange are told of a tensor. `written`: the call writes to it, and peers may read what
+  // it wrote; other tensors stay as they are until the call ends.
+  virtual Handle handle_of(const Tensor& tensor, bool written) = 0;
+
+  // New memory, of the kind that peers read best.
+  virtual Tensor allocate(DType dtype, const Dims& shape) { return Tensor::empty(dtype, shape); }
 
   // Gives `mine` to all ranks and gets theirs; records[r] stays valid until the
   // next exchange. `call` tells others where this rank is. Throws PeerTrouble.
@@ -101,10 +108,14 @@ class Transport {
   // is here and nobody reads this rank's memory any more. Throws PeerTrouble.
   virtual void run(const Move& move, std::span<const Tensor> mine, const PeerTensors& peers, Deadline deadline) = 0;
 
-  // `tag` and `from` (-1: any) as in send() and recv(). The tickets keep the
-  // tensors.
+  // The same for a move that reads nothing but what travelled within the records: no rank waits for another.
+  virtual void run_inlined(const Move& move, std::span<const Tensor> mine, const PeerTensors& peers) = 0;
+
+  // `tag` and `from` (-1: any) as in send() and recv(). The tickets keep the tensors. A receive that is `started` goes on
+  // while this rank does something else.
   virtual std::unique_ptr<Ticket> post_send(const Tensor& tensor, int to, int64_t tag, const std::string& site) = 0;
-  virtual std::unique_ptr<Ticket> post_receive(const Tensor& out, int from, int64_t tag, const std::string& site) = 0;
+  virtual std::unique_ptr<Ticket> post_receive(const Tensor& out, int from, int64_t tag, const std::string& site,
+                                               bool started) = 0;
 
   // This rank will take no further part.
   virtual void leave(const std::string& farewell) noexcept = 0;
@@ -120,12 +131,19 @@ class Transport {
   virtual bool has_left(int peer) const = 0;
   virtual std::string farewell(int peer) const = 0;
 
-  // A communicator of `members` (ranks here, in their new order, this one among
-  // them). All of them call it with one id.
-  virtual std::unique_ptr<Transport> subgroup(uint64_t id, std::span<const int> members) = 0;
-  // After an abort: who else came here before the deadline. The same answer on
-  // every rank that is in it; throws AbortedError on a rank that came too late.
-  virtual std::vector<int> survivors(Deadline deadline) = 0;
+  // A communicator of `members` (ranks here, in their new order, this one among them); null for none. All ranks call it
+  // together, with one id, each with the members of its own. Throws PeerTrouble.
+  virtual std::unique_ptr<Transport> subgroup(uint64_t id, std::span<const int> members, Deadline deadline) = 0;
+  // After an abort: a communicator of all that come here before the deadline; null on a rank that came too late.
+  virtual std::unique_ptr<Transport> survivors(Deadline deadline) = 0;
+
+  // How bytes were moved since the start.
+  struct Traffic {
+    int64_t bytes_attached = 0;  // read out of another process's own memory
+    int64_t bytes_staged = 0;    // copied into shared memory first, for others to read
+    int64_t heap_misses = 0;     // allocations that the shared heap had no room for
+  };
+  virtual Traffic traffic() const { return {}; }
 };
 
 }  // namespace tessera

@@ -21,7 +21,8 @@ template <class Byte>
 NestOperand operand_of(const BasicView<Byte>& view) {
   NestOperand operand;
   const int64_t size = size_bytes(view.dtype);
-  for (size_t d = 0; d < view.shape.size(); ++d) operand.stride[d] = view.strides[d] * size;
+  // The stride of an extent of 1 says nothing, and may be any number.
+  for (size_t d = 0; d < view.shape.size(); ++d) operand.stride[d] = view.shape[d] > 1 ? view.strides[d] * size : 0;
   return operand;
 }
 

@@ -13,9 +13,7 @@
 
 #include <tessera/error.hpp>
 
-#if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/asan_interface.h>
-#endif
+#include "tensor/poison.hpp"
 
 namespace tessera::pool {
 namespace {
@@ -23,19 +21,6 @@ namespace {
 constexpr int64_t kHugePage = int64_t{2} << 20;
 constexpr int64_t kPooled = int64_t{64} << 10;  // below it malloc recycles well enough by itself
 constexpr int64_t kAlign = 64;
-
-// A recycled block must look freed to AddressSanitizer, or recycling would hide
-// every use after free.
-void poison([[maybe_unused]] void* data, [[maybe_unused]] int64_t bytes) {
-#if defined(__SANITIZE_ADDRESS__)
-  ASAN_POISON_MEMORY_REGION(data, static_cast<size_t>(bytes));
-#endif
-}
-void unpoison([[maybe_unused]] void* data, [[maybe_unused]] int64_t bytes) {
-#if defined(__SANITIZE_ADDRESS__)
-  ASAN_UNPOISON_MEMORY_REGION(data, static_cast<size_t>(bytes));
-#endif
-}
 
 [[noreturn]] void out_of_memory(int64_t bytes) {
   throw Error(fmt::format("cannot allocate {} bytes: the system has no memory left for them", bytes));
@@ -82,7 +67,7 @@ class Pool {
       usage_.live_bytes += size - bytes;
       usage_.peak_bytes = std::max(usage_.peak_bytes, usage_.live_bytes);
       sizes_[data] = size;
-      unpoison(data, size);
+      unpoison(data, static_cast<size_t>(size));
       return data;
     }
     shrink_to(2 * usage_.peak_bytes - usage_.live_bytes);
@@ -104,7 +89,7 @@ class Pool {
     const auto found = sizes_.find(data);
     const int64_t bytes = found->second;
     sizes_.erase(found);
-    poison(data, bytes);
+    poison(data, static_cast<size_t>(bytes));
     free_.emplace(bytes, data);
     usage_.live_bytes -= bytes;
     usage_.cached_bytes += bytes;
@@ -128,7 +113,7 @@ class Pool {
     while (usage_.cached_bytes > cached_limit && !free_.empty()) {
       const auto [bytes, data] = *free_.begin();
       free_.erase(free_.begin());
-      unpoison(data, bytes);
+      unpoison(data, static_cast<size_t>(bytes));
       munmap(data, static_cast<size_t>(bytes));
       usage_.cached_bytes -= bytes;
     }

@@ -1,6 +1,7 @@
 // Random ragged cases against simple loops in one process: every rank knows the tensors of all, and so what it must get.
 #include <tessera/collective.hpp>
 
+#include "comm/statement.hpp"
 #include "support/random.hpp"
 
 namespace tessera::testing_support {
@@ -204,7 +205,9 @@ RC_GTEST_PROP(Reference, SumsHaveTheSameBitsWhateverTheWay, ()) {
     const Tensor in_place = x.clone();
     comm.reset_stats();
     all_reduce(comm, in_place, op, in_place);
-    require(x.bytes() == 0 || comm.stats().moves == 2, "in place takes two rounds");
+    // Unless all of it travels with the announcement, peers read what others would be writing over.
+    const int64_t rounds = comm.size() > 1 && x.bytes() <= static_cast<int64_t>(kInlineBytes) ? 1 : 2;
+    require(x.bytes() == 0 || comm.stats().moves == rounds, "in place takes two rounds");
     require_equal(in_place, expected, "all_reduce in place");
 
     const Tensor at_root = reduce(comm, x, c.root, op);

@@ -48,6 +48,7 @@ class Shared {
     Board::initialise(memory_.get(), size);
   }
   Board board(int rank) { return Board(memory_.get(), rank, size_); }
+  BoardHead& head() { return *static_cast<BoardHead*>(memory_.get()); }
 
   // fn(board) on a thread for each rank.
   void run(const std::function<void(Board&)>& fn) {
@@ -201,6 +202,51 @@ TEST(Board, TheFirstVerdictStands) {
       EXPECT_EQ(texts[r], "verdict " + std::to_string(kinds[0]));
     }
   }
+}
+
+TEST(Board, AVerdictIsThereWholeOrNotAtAll) {
+  for (int i = 0; i < 300; ++i) {
+    Shared shared(3);
+    const auto text_of = [](int rank) { return std::string(kVerdictBytes / 2, static_cast<char>('a' + rank)); };
+    shared.run([&](Board& board) {
+      if (board.rank() > 0) return board.abort(1, text_of(board.rank()));
+      while (!board.aborted()) cpu_relax();
+      uint32_t kind = 0;
+      std::string first, again;
+      board.verdict(kind, first);
+      board.abort(2, "too late");
+      board.verdict(kind, again);
+      EXPECT_TRUE(first == text_of(1) || first == text_of(2));
+      EXPECT_EQ(again, first);
+    });
+  }
+}
+
+TEST(Board, TwoThreadsOfARankMayAbort) {
+  for (int i = 0; i < 300; ++i) {
+    Shared shared(2);
+    Board board = shared.board(0);
+    std::thread other([&] { board.abort(1, "one"); });
+    board.abort(1, "two");
+    uint32_t kind = 0;
+    std::string text;
+    board.verdict(kind, text);
+    EXPECT_TRUE(text == "one" || text == "two") << text;
+    other.join();
+  }
+}
+
+// Rank 1 dies when its verdict is published and no slot is closed yet. Rank 2 sleeps for rank 0, which lives and does not
+// come: it must hear of the verdict all the same.
+TEST(Board, ADeathBehindAVerdictClosesEverySlot) {
+  Shared shared(3);
+  Board last = shared.board(2);
+  last.step();
+  std::thread sleeper([&] { EXPECT_EQ(last.wait_for(0, far_away()), Waited::closed); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  shared.head().verdict.store(1 + 1);
+  shared.board(2).declare_dead(1);
+  sleeper.join();
 }
 
 TEST(Board, CutsALongVerdict) {

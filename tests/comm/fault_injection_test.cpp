@@ -69,9 +69,11 @@ const Collective kCollectives[] = {
 
 std::ostream& operator<<(std::ostream& out, const Collective& collective) { return out << collective.name; }
 
-// Runs the collective, then barriers, so that whoever came through the first learns of the fault at the second.
+// Runs the collective, then barriers, so that whoever came through the first learns of the fault at the second. `over`
+// counts the ranks that have ended.
 std::vector<Thrown> with_fault(int ranks, const Collective& collective, Moment moment, int occurrence,
-                               const std::function<void()>& fault, std::chrono::nanoseconds timeout) {
+                               const std::function<void()>& fault, std::chrono::nanoseconds timeout,
+                               std::atomic<int>* over = nullptr) {
   const int victim = ranks - 1;
   std::atomic<int> seen{0};
   const auto probe = [&](Moment now, int rank, int64_t call) {
@@ -85,6 +87,7 @@ std::vector<Thrown> with_fault(int ranks, const Collective& collective, Moment m
           comm.barrier();
           comm.barrier();
         });
+        if (over != nullptr) ++*over;
       },
       {.timeout = timeout, .probe = probe});
   return thrown;
@@ -121,14 +124,21 @@ TEST_P(FaultIn, ThatIsNoStdExceptionReachesEveryRankToo) {
   }
 }
 
+// The late rank stays away until a peer has given up on it, however slow the machine; a peer cannot while the late one has
+// a claim on its memory, so there the delay is just many times the timeout.
 TEST_P(FaultIn, DelayedAtAnyMomentEndsInAnErrorOnEveryRank) {
-  constexpr milliseconds kTimeout(60), kDelay(150);
+  constexpr milliseconds kTimeout(60), kClaimed(1500);
   std::vector<std::thread> threads;  // they mostly sleep
   for (const Moment moment : kMoments) {
     for (const int ranks : {2, 3, 4}) {
       threads.emplace_back([=] {
-        const auto thrown = with_fault(
-            ranks, GetParam(), moment, 0, [&] { std::this_thread::sleep_for(kDelay); }, kTimeout);
+        std::atomic<int> over{0};
+        const auto delay = [&] {
+          const auto end = std::chrono::steady_clock::now() +
+                           (moment == Moment::during_copy ? kClaimed : milliseconds(std::chrono::minutes(1)));
+          while (over == 0 && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(milliseconds(5));
+        };
+        const auto thrown = with_fault(ranks, GetParam(), moment, 0, delay, kTimeout, &over);
         for (const Thrown& each : thrown) {
           EXPECT_TRUE(each.type == "TimeoutError" || each.type == "AbortedError")
               << each << "\nmoment " << static_cast<int>(moment) << ", " << ranks << " ranks";
@@ -153,7 +163,7 @@ TEST(FaultInTheSecondRound, ReachesEveryRank) {
     EXPECT_TRUE(contains(thrown[0].text, "injected")) << thrown[0];
     EXPECT_TRUE(contains(thrown[1].text, "injected")) << thrown[1];
     const auto late = with_fault(
-        3, two_rounds, moment, 1, [] { std::this_thread::sleep_for(milliseconds(150)); }, milliseconds(60));
+        3, two_rounds, moment, 1, [] { std::this_thread::sleep_for(milliseconds(1500)); }, milliseconds(60));
     for (const Thrown& each : late) EXPECT_NE(each.type, "nothing");
   }
 }
@@ -171,7 +181,7 @@ Reader read_from_one_who_gives_up(Moment delayed_at, const std::function<void(Co
   const auto probe = [&](Moment moment, int rank, int64_t number) {
     if (rank != 1 || number != 2) return;
     if (moment == Moment::during_copy) copying = true;
-    if (moment == delayed_at && moment == Moment::during_copy) std::this_thread::sleep_for(milliseconds(400));
+    if (moment == delayed_at && moment == Moment::during_copy) std::this_thread::sleep_for(milliseconds(2000));
     while (moment == delayed_at && moment == Moment::before_copy && !owner_out) std::this_thread::yield();
     if (moment == Moment::after_copy) copying = false;
   };
@@ -246,9 +256,9 @@ TEST(FreedMemory, AnOwnerThatThrowsWaitsForAReaderThatCopies) {
     };
     run(2,
         [&](Comm& comm) {
-          Memory out(200);
+          Memory out(2000);
           const Thrown thrown = thrown_by([&] {
-            Memory x(100, 1.0f);
+            Memory x(1000, 1.0f);  // more than travels with the announcement
             all_gather(comm, view(x), {.out = view(out)});
           });
           EXPECT_NE(thrown.type, "nothing");

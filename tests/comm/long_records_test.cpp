@@ -9,9 +9,9 @@
 namespace tessera::test {
 namespace {
 
-TEST(LongRecords, OfAllToAllVOn64Ranks) {
-  constexpr int kRanks = 64;
-  // Two of them in one batch, with sizes given on both ends: four lists of 64 words.
+TEST(LongRecords, OfAllToAllVOn96Ranks) {
+  constexpr int kRanks = 96;
+  // Two of them in one batch, with sizes given on both ends: four lists of 96 words.
   static_assert(4 * kRanks * sizeof(int64_t) > kRecordBytes);
   run(kRanks, [](Comm& comm) {
     const int64_t me = comm.rank();

@@ -26,8 +26,13 @@ inline void require(bool holds, const std::string& what) {
   if (!holds) throw std::runtime_error(what);
 }
 
+// On threads, and on one of the others, which take turns: processes take longer to start than a case takes. Under a
+// sanitizer only now and then.
 inline void property_on_ranks(int ranks, const Body& body) {
-  for (const TransportUnderTest& transport : transports()) {
+  static size_t turn = 0;
+  for (const size_t number : {size_t{0}, 1 + turn++ % (transports().size() - 1)}) {
+    if (number > 0 && kSanitized && turn % 9 != 0) continue;
+    const TransportUnderTest& transport = transports()[number];
     try {
       transport.run(ranks, body);
     } catch (const std::exception& e) {

@@ -32,8 +32,7 @@ Group::Group(int size, Probe probe)
     : size_(size),
       probe_(std::move(probe)),
       memory_(allocate_board(size), std::free),
-      left_(static_cast<size_t>(size)),
-      joined_(static_cast<size_t>(size)) {}
+      left_(static_cast<size_t>(size)) {}
 
 std::shared_ptr<Group> Group::child(uint64_t id, std::span<const int> members, int rank) {
   std::lock_guard lock(children_guard_);
@@ -161,30 +160,6 @@ void Group::aborted() {
   std::lock_guard lock(mail_guard_);
   aborted_ = true;
   mail_changed_.notify_all();
-}
-
-std::vector<int> Group::join_survivors(int rank, Deadline deadline) {
-  std::unique_lock lock(mail_guard_);
-  if (decided_) {
-    throw AbortedError(fmt::format("shrink(): rank {} came too late: the others have gone on without it", rank));
-  }
-  joined_[static_cast<size_t>(rank)] = true;
-  mail_changed_.notify_all();
-  const auto complete = [&] {
-    for (size_t r = 0; r < joined_.size(); ++r) {
-      if (!joined_[r] && !left_[r]) return false;
-    }
-    return true;
-  };
-  mail_changed_.wait_until(lock, deadline, [&] { return decided_ || complete(); });
-  if (!decided_) {
-    decided_ = true;
-    for (int r = 0; r < size_; ++r) {
-      if (joined_[static_cast<size_t>(r)]) survivors_.push_back(r);
-    }
-    mail_changed_.notify_all();
-  }
-  return survivors_;
 }
 
 }  // namespace tessera

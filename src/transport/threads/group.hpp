@@ -14,10 +14,9 @@
 #include "comm/board.hpp"
 #include "comm/statement.hpp"
 #include "comm/transport.hpp"
+#include "transport/board_transport.hpp"
 
 namespace tessera {
-
-using Probe = std::function<void(Moment moment, int rank, int64_t call)>;
 
 // A send or a receive that is posted. Guarded by the group's mailbox mutex, but for the copy itself, which whoever came
 // second makes between `copying` and `done`.
@@ -54,9 +53,6 @@ class Group : public std::enable_shared_from_this<Group> {
   void left(int rank);
   void aborted();
 
-  // Shrinking: who joined before the deadline, or before all who have not left did.
-  std::vector<int> join_survivors(int rank, Deadline deadline);
-
  private:
   bool fits(const Posted& send, const Posted& receive) const;
   void transfer(Posted& send, Posted& receive, std::unique_lock<std::mutex>& lock);
@@ -81,9 +77,6 @@ class Group : public std::enable_shared_from_this<Group> {
   std::list<std::shared_ptr<Posted>> mail_;  // what has not met its counterpart, oldest first
   std::vector<bool> left_;
   bool aborted_ = false;
-  std::vector<bool> joined_;
-  std::vector<int> survivors_;
-  bool decided_ = false;
 };
 
 }  // namespace tessera

@@ -96,7 +96,9 @@ void run_rank(const std::shared_ptr<Group>& group, int rank, const std::function
 }  // namespace
 
 void run(int ranks, const std::function<void(Comm&)>& fn, const RunOptions& options) {
-  if (ranks < 1) throw Error(fmt::format("run: {} ranks; at least one is needed", ranks));
+  if (ranks < 1 || ranks > static_cast<int>(kMostRanks)) {
+    throw Error(fmt::format("run: {} ranks; 1 to {} work", ranks, kMostRanks));
+  }
   if (options.timeout.count() <= 0)
     throw Error(fmt::format("run: a timeout of {} ns is not positive", options.timeout.count()));
   auto group = std::make_shared<Group>(ranks, options.probe);

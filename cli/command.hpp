@@ -1,0 +1,32 @@
+// The subcommands of the command line: each file registers its own.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+namespace tessera::cli {
+
+// Exit codes: 0 done; `tessera run` hands on that of the program.
+inline constexpr int kFailed = 1;
+inline constexpr int kMisused = 2;
+
+struct Command {
+  CLI::App* app = nullptr;
+  std::function<int()> run;  // once it is parsed; returns the exit code
+};
+
+Command add_demo(CLI::App& app);
+// `words`: what was typed behind "tessera", for the report.
+Command add_bench(CLI::App& app, const std::vector<std::string>& words);
+Command add_bench_player(CLI::App& app);  // hidden: what `tessera bench` starts
+Command add_doctor(CLI::App& app);
+// `from_dashes` outlives the command: "--" and what stood behind it, not parsed.
+Command add_run(CLI::App& app, const std::vector<std::string>& from_dashes);
+
+// Colours on this descriptor: a terminal, and NO_COLOR (no-color.org) not set.
+bool wants_color(int descriptor);
+
+}  // namespace tessera::cli

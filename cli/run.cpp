@@ -1,0 +1,114 @@
+// `tessera run`: its options.
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "binding.hpp"
+#include "command.hpp"
+#include "launcher.hpp"
+
+namespace tessera::cli {
+namespace {
+
+// "512", "64MB", "8GiB" → bytes. Throws CLI::ValidationError.
+int64_t parse_bytes(const std::string& text) {
+  constexpr std::string_view kPowers = "KMGT";
+  double number = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, number);
+  std::string unit(rest, end);
+  std::transform(unit.begin(), unit.end(), unit.begin(), [](unsigned char c) { return std::toupper(c); });
+  double factor = 1;
+  const size_t power = unit.empty() ? std::string_view::npos : kPowers.find(unit[0]);
+  if (power != std::string_view::npos) {
+    const bool binary = unit.substr(1) == "IB" || unit.substr(1) == "I";
+    factor = std::pow(binary ? 1024 : 1000, static_cast<double>(power) + 1);
+    unit = binary || unit.substr(1) == "B" || unit.size() == 1 ? "" : unit;
+  }
+  const double bytes = number * factor;
+  if (error != std::errc() || !(unit.empty() || unit == "B") || !(bytes >= 1) || bytes > 0x1p62) {
+    throw CLI::ValidationError("--heap", fmt::format("{} is no size; say 500MB or 8GiB", text));
+  }
+  return static_cast<int64_t>(bytes);
+}
+
+// Empty: fine, as CLI11 has it.
+std::string check_seconds(const std::string& text, bool zero_works) {
+  double seconds = -1;
+  const char* end = text.data() + text.size();
+  const bool number = std::from_chars(text.data(), end, seconds).ptr == end;
+  const bool fits = seconds <= 1e9 && (zero_works ? seconds >= 0 : seconds > 0);
+  return number && fits ? "" : fmt::format("{} is no number of seconds", text);
+}
+
+struct Options {
+  Job job;
+  std::string heap;
+  bool bind = false;
+  bool no_prefix = false;
+};
+
+void add_options(CLI::App& command, Options& options) {
+  CLI::Validator ranks = CLI::Range(1, shm::kMaxRanks);
+  const CLI::Validator seconds([](const std::string& text) { return check_seconds(text, true); }, "");
+  const CLI::Validator some_seconds([](const std::string& text) { return check_seconds(text, false); }, "");
+  command
+      .add_option("-n,--ranks", options.job.ranks,
+                  fmt::format("How many ranks, 1 to {}; else one a CPU", shm::kMaxRanks))
+      ->check(ranks.description(""))
+      ->type_name("N")
+      ->capture_default_str();
+  command.add_flag("--bind", options.bind, "Bind each rank to cores of its own");
+  command.add_flag("--no-prefix", options.no_prefix, "Ranks print for themselves, without [rank] before each line");
+  command.add_option("--timeout", options.job.timeout, "How long a call waits for a peer, in seconds")
+      ->check(some_seconds)
+      ->type_name("S");
+  command.add_option("--heap", options.heap, "Most shared memory that a rank can take, such as 8GiB")
+      ->type_name("BYTES");
+  command.add_flag("--keep-going", options.job.keep_going, "Leave the others alone when a rank fails");
+  command
+      .add_option("--grace", options.job.grace_s, "How long the others may go on when a rank has failed, in seconds")
+      ->check(seconds)
+      ->type_name("S")
+      ->capture_default_str();
+  command.add_flag("-v,--verbose", options.job.verbose, "Tell each rank's process, its cores and its end");
+}
+
+// The first word that is no option of ours begins the program, with "--" before it or without.
+std::vector<std::string> program_of(const CLI::App& command, const std::vector<std::string>& from_dashes) {
+  std::vector<std::string> words = command.remaining();
+  if (!words.empty() && words[0].starts_with("-")) throw CLI::ExtrasError(words);
+  words.insert(words.end(), from_dashes.begin() + (words.empty() && !from_dashes.empty() ? 1 : 0), from_dashes.end());
+  if (words.empty()) throw CLI::RequiredError("A program, as in: tessera run -n 4 -- ./program,");
+  return words;
+}
+
+int run(const CLI::App& command, Options& options, const std::vector<std::string>& from_dashes) {
+  Job& job = options.job;
+  job.command = program_of(command, from_dashes);
+  job.prefix = !options.no_prefix;
+  if (!options.heap.empty()) job.heap_bytes = parse_bytes(options.heap);
+  if (options.bind) job.cpus = bind_ranks(job.ranks);
+  return launch(job);
+}
+
+}  // namespace
+
+Command add_run(CLI::App& app, const std::vector<std::string>& from_dashes) {
+  const auto options = std::make_shared<Options>();
+  options->job.ranks = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 4096u));
+  CLI::App* command = app.add_subcommand("run", "Run a program as several ranks, processes of this machine");
+  command->footer(
+      "tessera run -n 4 -- ./program arguments\n"
+      "When a rank fails, the others end too, and this command ends with its exit code.");
+  command->prefix_command();
+  add_options(*command, *options);
+  return {command, [command, options, &from_dashes] { return run(*command, *options, from_dashes); }};
+}
+
+}  // namespace tessera::cli

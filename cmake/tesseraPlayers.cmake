@@ -1,0 +1,34 @@
+# The players of `tessera bench` that are programs of their own, in build/bench/: one MPI source, built with each MPI that
+# is there, and a Python script. Where an MPI is missing the command line builds all the same and says so when asked.
+# Elsewhere than on Debian, name the compilers and launchers: -DTESSERA_OPENMPI_CXX=…, -DTESSERA_OPENMPI_RUN=….
+find_program(TESSERA_OPENMPI_CXX mpicxx.openmpi)
+find_program(TESSERA_OPENMPI_RUN mpirun.openmpi)
+find_program(TESSERA_MPICH_CXX mpicxx.mpich)
+find_program(TESSERA_MPICH_RUN NAMES mpirun.mpich mpiexec.hydra)
+mark_as_advanced(TESSERA_OPENMPI_CXX TESSERA_OPENMPI_RUN TESSERA_MPICH_CXX TESSERA_MPICH_RUN)
+
+set(players ${PROJECT_SOURCE_DIR}/bench/players)
+file(GLOB player_headers CONFIGURE_DEPENDS ${players}/*.hpp)
+configure_file(${players}/gloo_player.py ${PROJECT_BINARY_DIR}/bench/gloo_player.py COPYONLY)
+install(FILES ${players}/gloo_player.py DESTINATION libexec/tessera)
+
+add_custom_target(bench_players)  # not in ALL: only benchmarks need them
+foreach(mpi OPENMPI MPICH)
+  set(launcher "")
+  if(TESSERA_${mpi}_CXX AND TESSERA_${mpi}_RUN)
+    string(TOLOWER player_${mpi} name)
+    set(program ${PROJECT_BINARY_DIR}/bench/${name})
+    add_custom_command(OUTPUT ${program}
+      # The wrapper knows its headers and libraries; the old C++ bindings, which warn, are left out.
+      COMMAND ${TESSERA_${mpi}_CXX} -std=c++20 -O3 -Wall -Wextra -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX
+              $<$<BOOL:${TESSERA_WERROR}>:-Werror> ${players}/mpi_player.cpp -o ${program}
+      DEPENDS ${players}/mpi_player.cpp ${player_headers}
+      COMMAND_EXPAND_LISTS VERBATIM)
+    add_custom_target(bench_${name} DEPENDS ${program})
+    add_dependencies(bench_players bench_${name})
+    install(PROGRAMS ${program} DESTINATION libexec/tessera OPTIONAL)
+    set(launcher ${TESSERA_${mpi}_RUN})
+  endif()
+  set_property(SOURCE ${PROJECT_SOURCE_DIR}/cli/bench_run.cpp APPEND PROPERTY
+               COMPILE_DEFINITIONS TESSERA_${mpi}_RUN="${launcher}")
+endforeach()

@@ -1,0 +1,50 @@
+// What the transports have in common whose ranks see each other's memory, be they threads or processes: a call announces
+// on the board, claims, copies, and waits for those that read from it.
+#pragma once
+
+#include <functional>
+
+#include <tessera/comm.hpp>
+
+#include "comm/board.hpp"
+#include "comm/transport.hpp"
+
+namespace tessera {
+
+using Probe = std::function<void(Moment moment, int rank, int64_t call)>;
+
+class BoardTransport : public Transport {
+ public:
+  int rank() const override { return board_.rank(); }
+  int size() const override { return board_.size(); }
+  void exchange(std::span<const std::byte> mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
+                Deadline deadline) override;
+  void run(const Move& move, std::span<const Tensor> mine, const PeerTensors& peers, Deadline deadline) override;
+  void run_inlined(const Move& move, std::span<const Tensor> mine, const PeerTensors& peers) override;
+  bool aborted() const override { return board_.aborted(); }
+  uint64_t call_of(int peer) const override { return board_.call_of(peer); }
+  bool has_come(int peer) const override { return board_.has_come(peer); }
+  bool has_left(int peer) const override { return board_.has_left(peer); }
+  std::string farewell(int peer) const override { return board_.farewell(peer); }
+
+ protected:
+  BoardTransport(Board board, Probe probe) : board_(std::move(board)), probe_(std::move(probe)) {}
+
+  // Receives all that the move has for this rank; peers' memory is claimed meanwhile. Throws PeerTrouble.
+  virtual void receive_all(const Move& move, std::span<const Tensor> mine, const PeerTensors& peers,
+                           Deadline deadline) = 0;
+
+  Board& board() { return board_; }
+  const Board& board() const { return board_; }
+  const Probe& probe() const { return probe_; }
+
+ private:
+  void wait_for(int peer, Deadline deadline);
+  void look_in(Moment moment);
+
+  Board board_;
+  Probe probe_;
+  int64_t call_ = 0;
+};
+
+}  // namespace tessera

@@ -1,0 +1,62 @@
+// Comm::from_env(): which launcher started this process, and what that means.
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+
+#include <fmt/format.h>
+
+#include <tessera/comm.hpp>
+
+#include "comm/comm_state.hpp"
+#include "transport/shm/connect.hpp"
+#include "transport/threads/threads.hpp"
+
+namespace tessera {
+namespace {
+
+std::chrono::nanoseconds timeout_from_environment(std::chrono::nanoseconds otherwise) {
+  const char* text = std::getenv("TESSERA_TIMEOUT");
+  if (text == nullptr) return otherwise;
+  char* end = nullptr;
+  const double seconds = std::strtod(text, &end);
+  if (end == text || *end != 0 || !(seconds > 0)) {
+    throw Error(fmt::format("TESSERA_TIMEOUT is \"{:.40}\", not a number of seconds", text));
+  }
+  constexpr double kLongest = 365.0 * 24 * 3600;
+  return std::chrono::nanoseconds(static_cast<int64_t>(std::min(seconds, kLongest) * 1e9));
+}
+
+Comm alone(const RunOptions& options) {
+  auto group = std::make_shared<Group>(1, options.probe);
+  return Comm(std::make_shared<detail::CommState>(std::make_unique<ThreadsTransport>(std::move(group), 0), options.name,
+                                                  options.timeout));
+}
+
+}  // namespace
+
+Comm Comm::from_env(const RunOptions& options) {
+  static std::atomic<bool> joined{false};
+  if (options.timeout.count() <= 0)
+    throw Error(fmt::format("Comm::from_env(): a timeout of {} ns is not positive", options.timeout.count()));
+  const auto given = shm::hand_over_from_environment();
+  if (!given && !joined) return alone(options);
+  if (joined.exchange(true)) {
+    throw Error("Comm::from_env() works once in a process: use comm.split(0) for another communicator");
+  }
+  auto segment = shm::Segment::attach(given->descriptor);
+  if (segment->ranks() != given->ranks) {
+    throw Error(fmt::format("{} is {}, but the launcher's memory is for {}", shm::kRanksVariable, given->ranks,
+                            segment->ranks()));
+  }
+  // What this rank starts in its turn is no rank.
+  for (const char* name : {shm::kRankVariable, shm::kRanksVariable, shm::kDescriptorVariable}) unsetenv(name);
+  return shm::connect(std::move(segment), given->rank, shm::parse_way(std::getenv("TESSERA_SHM_WAY")), options);
+}
+
+Comm Comm::from_env() {
+  RunOptions options;
+  options.timeout = timeout_from_environment(options.timeout);
+  return from_env(options);
+}
+
+}  // namespace tessera

@@ -1,0 +1,64 @@
+#include "transport/shm/connect.hpp"
+
+#include <cxxabi.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <typeinfo>
+
+#include "comm/comm_state.hpp"
+#include "transport/shm/shm.hpp"
+
+namespace tessera::shm {
+namespace {
+
+Place* own_place = nullptr;
+std::terminate_handler terminate_before = nullptr;
+
+std::string type_name(const std::type_info& type) {
+  int status = 0;
+  char* text = abi::__cxa_demangle(type.name(), nullptr, nullptr, &status);
+  const std::string name = text == nullptr ? type.name() : text;
+  std::free(text);
+  return name;
+}
+
+// What nobody caught: the launcher and the other ranks tell it.
+std::string text_of_current_exception() {
+  try {
+    if (std::current_exception() == nullptr) return "";
+    std::rethrow_exception(std::current_exception());
+  } catch (const std::exception& e) {
+    return fmt::format("{}: {}", type_name(typeid(e)), e.what());
+  } catch (...) {
+    return "an exception that is no std::exception";
+  }
+}
+
+[[noreturn]] void leave_last_words() {
+  const std::string text = text_of_current_exception();
+  const size_t length = std::min(text.size(), sizeof(Place::last_words) - 1);
+  std::memcpy(own_place->last_words, text.data(), length);
+  if (terminate_before != nullptr) terminate_before();
+  std::abort();
+}
+
+}  // namespace
+
+Comm connect(std::shared_ptr<Segment> segment, int rank, Way way, const RunOptions& options) {
+  constexpr std::chrono::nanoseconds kLongest = std::chrono::hours(24 * 365);
+  const Deadline deadline = Clock::now() + std::min(options.timeout, kLongest);
+  auto world = std::make_shared<World>(segment, rank, way, deadline);
+  auto state = std::make_shared<detail::CommState>(std::make_unique<ShmTransport>(std::move(world), options.probe),
+                                                   options.name, options.timeout);
+  if (own_place == nullptr) {
+    new std::shared_ptr<Segment>(segment);  // a terminate handler may run at any time until the end
+    own_place = &segment->place(rank);
+    terminate_before = std::set_terminate(leave_last_words);
+  }
+  return Comm(std::move(state));
+}
+
+}  // namespace tessera::shm

@@ -1,0 +1,165 @@
+#include "transport/shm/heap.hpp"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <bit>
+
+#include <fmt/format.h>
+
+#include <tessera/error.hpp>
+
+#include "tensor/poison.hpp"
+#include "transport/shm/limits.hpp"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+namespace tessera::shm {
+namespace {
+
+constexpr size_t kPage = 4096;
+constexpr size_t kPopulate = size_t{256} << 10;  // from here on one call maps fresh pages faster than faults do
+
+size_t class_of(size_t bytes) { return bytes <= 128 ? 0 : static_cast<size_t>(std::bit_width((bytes - 1) / 128)); }
+
+// Eight classes to a power of two, as in the pool: ragged outputs of about one size share blocks.
+size_t rounded(size_t bytes, size_t small) {
+  if (bytes <= small) return size_t{128} << class_of(bytes);
+  const size_t step = std::max(kPage, std::bit_floor(bytes) / 8);
+  return (bytes + step - 1) / step * step;
+}
+
+}  // namespace
+
+Heap::Heap(std::shared_ptr<Segment> segment, int rank, size_t reserved)
+    : segment_(std::move(segment)),
+      rank_(rank),
+      base_(segment_->arena(rank).data()),
+      end_(segment_->arena(rank).size()),
+      fresh_((reserved + kPage - 1) / kPage * kPage),
+      first_(fresh_) {
+  madvise(base_ + first_, end_ - first_, MADV_HUGEPAGE);  // where the system lets shared memory have them
+}
+
+std::shared_ptr<std::byte> Heap::allocate(int64_t bytes) {
+  if (bytes < 0 || static_cast<size_t>(bytes) > end_) return nullptr;
+  const size_t size = rounded(std::max<size_t>(static_cast<size_t>(bytes), 1), kSmall);
+  size_t offset = 0;
+  {
+    std::lock_guard lock(guard_);
+    offset = take(size);
+    if (offset == kNone) return nullptr;
+    live_ += static_cast<int64_t>(size);
+    unpoison(base_ + offset, size);
+  }
+  return {base_ + offset, [heap = shared_from_this(), offset, size](std::byte*) { heap->give(offset, size); }};
+}
+
+int64_t Heap::offset_of(const void* data) const {
+  const auto at = reinterpret_cast<uintptr_t>(data), begin = reinterpret_cast<uintptr_t>(base_);
+  return at >= begin + first_ && at < begin + end_ ? static_cast<int64_t>(at - begin) : -1;
+}
+
+Heap::Usage Heap::usage() const {
+  std::lock_guard lock(guard_);
+  return {live_, static_cast<int64_t>(fresh_ - first_)};
+}
+
+size_t Heap::take(size_t bytes) { return bytes <= kSmall ? take_small(class_of(bytes)) : take_large(bytes); }
+
+size_t Heap::take_small(size_t size_class) {
+  auto& list = small_[size_class];
+  if (list.empty()) {
+    // A block is cut into pieces at once; a page holds as many as fit.
+    const size_t piece = kSmallest << size_class, block = std::max(piece, kPage * 4);
+    const size_t offset = take_large(block);
+    if (offset == kNone) return kNone;
+    for (size_t at = block; at >= piece; at -= piece) list.push_back(offset + at - piece);
+  }
+  const size_t offset = list.back();
+  list.pop_back();
+  return offset;
+}
+
+size_t Heap::take_large(size_t bytes) {
+  const auto found = free_by_size_.lower_bound(bytes);
+  if (found == free_by_size_.end()) return take_fresh(bytes);
+  const size_t offset = found->second, size = found->first;
+  erase_free(free_by_place_.find(offset));
+  if (size > bytes) add_free(offset + bytes, size - bytes);
+  return offset;
+}
+
+size_t Heap::take_fresh(size_t bytes) {
+  // A free block that ends where nothing was used yet is the beginning of the new one.
+  size_t offset = fresh_;
+  auto last = free_by_place_.empty() ? free_by_place_.end() : std::prev(free_by_place_.end());
+  if (last != free_by_place_.end() && last->first + last->second == fresh_) offset = last->first;
+  else last = free_by_place_.end();
+  if (bytes > end_ - offset) return kNone;
+  const size_t grown = offset + bytes - fresh_;
+  check_limit(grown);
+  if (last != free_by_place_.end()) erase_free(last);
+  if (grown >= kPopulate) madvise(base_ + fresh_, grown, MADV_POPULATE_WRITE);
+  fresh_ = offset + bytes;
+  return offset;
+}
+
+void Heap::give(size_t offset, size_t bytes) {
+  std::lock_guard lock(guard_);
+  live_ -= static_cast<int64_t>(bytes);
+  poison(base_ + offset, bytes);
+  if (bytes <= kSmall) small_[class_of(bytes)].push_back(offset);
+  else add_free(offset, bytes);
+}
+
+void Heap::add_free(size_t offset, size_t bytes) {
+  auto next = free_by_place_.lower_bound(offset);
+  if (next != free_by_place_.end() && next->first == offset + bytes) {
+    bytes += next->second;
+    const auto joined = next++;
+    erase_free(joined);
+  }
+  if (next != free_by_place_.begin()) {
+    const auto before = std::prev(next);
+    if (before->first + before->second == offset) {
+      offset = before->first;
+      bytes += before->second;
+      erase_free(before);
+    }
+  }
+  free_by_place_[offset] = bytes;
+  free_by_size_.emplace(bytes, offset);
+}
+
+void Heap::erase_free(std::map<size_t, size_t>::iterator block) {
+  const auto [first, last] = free_by_size_.equal_range(block->second);
+  for (auto same = first; same != last; ++same) {
+    if (same->second != block->first) continue;
+    free_by_size_.erase(same);
+    break;
+  }
+  free_by_place_.erase(block);
+}
+
+// Shared memory that is not there is a kill or a SIGBUS at the first touch. Asking takes longer than a small call, so an
+// answer is good for an eighth of what was there, shared by the ranks.
+void Heap::check_limit(size_t bytes) {
+  const auto wanted = static_cast<int64_t>(bytes);
+  if (wanted <= credit_) {
+    credit_ -= wanted;
+    return;
+  }
+  const MemoryLimit limit = memory_limit();
+  if (wanted > limit.available_bytes) {
+    throw Error(
+        fmt::format("rank {} needs {} bytes of shared memory, but {} has {} left of {}. Use fewer or smaller tensors, "
+                    "or raise the limit",
+                    rank_, wanted, limit.set_by, limit.available_bytes, limit.total_bytes));
+  }
+  credit_ = (limit.available_bytes - wanted) / 8 / segment_->ranks();
+}
+
+}  // namespace tessera::shm

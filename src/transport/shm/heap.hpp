@@ -1,0 +1,64 @@
+// A rank's own part of the shared memory, as a heap. What it knows of its blocks lies in the process's own memory, so no
+// peer can damage it.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "transport/shm/segment.hpp"
+
+namespace tessera::shm {
+
+// Thread safety: every function may be called from any thread.
+class Heap : public std::enable_shared_from_this<Heap> {
+ public:
+  // Of the arena's bytes from `reserved` on.
+  Heap(std::shared_ptr<Segment> segment, int rank, size_t reserved);
+
+  // At least `bytes` bytes, aligned to 64; goes back to the heap with the last reference, and the last reference keeps the
+  // segment. Null where the arena is full. Throws Error where the machine, or the control group, has no memory left.
+  std::shared_ptr<std::byte> allocate(int64_t bytes);
+
+  // Where `data` lies in the arena; -1: it does not.
+  int64_t offset_of(const void* data) const;
+
+  struct Usage {
+    int64_t live_bytes = 0;     // in use
+    int64_t touched_bytes = 0;  // ever in use, and still held
+  };
+  Usage usage() const;
+
+ private:
+  static constexpr size_t kSmall = size_t{64} << 10;  // up to here by powers of two, and never joined again
+  static constexpr size_t kSmallest = 128;
+  static constexpr size_t kClasses = 10;
+
+  size_t take(size_t bytes);  // the offset; kNone: no room
+  size_t take_small(size_t size_class);
+  size_t take_large(size_t bytes);
+  size_t take_fresh(size_t bytes);
+  void give(size_t offset, size_t bytes);
+  void add_free(size_t offset, size_t bytes);
+  void erase_free(std::map<size_t, size_t>::iterator block);
+  void check_limit(size_t bytes);
+
+  static constexpr size_t kNone = SIZE_MAX;
+
+  const std::shared_ptr<Segment> segment_;
+  const int rank_;
+  std::byte* const base_;
+  const size_t end_;
+
+  mutable std::mutex guard_;
+  size_t fresh_;                                // from here on nothing was ever used
+  const size_t first_;                          // where the heap begins
+  std::map<size_t, size_t> free_by_place_;      // offset to bytes
+  std::multimap<size_t, size_t> free_by_size_;  // bytes to offset
+  std::vector<size_t> small_[kClasses];
+  int64_t live_ = 0;
+  int64_t credit_ = 0;  // fresh bytes until the limits are asked again
+};
+
+}  // namespace tessera::shm

@@ -1,0 +1,359 @@
+#include "transport/shm/shm.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "comm/agreement.hpp"
+#include "tensor/copy.hpp"
+#include "tensor/reduce.hpp"
+#include "tensor/strided.hpp"
+#include "transport/shm/chunks.hpp"
+
+namespace tessera::shm {
+namespace {
+
+// How long an owner that gives up waits for a reader that has stopped: what that one reads late it throws away.
+constexpr std::chrono::nanoseconds kPatience = std::chrono::seconds(1);
+
+constexpr int64_t kReduceBytes = int64_t{128} << 10;  // what is fetched of all terms at once: it stays in the cache
+constexpr int64_t kReadBytes = int64_t{256} << 10;
+
+std::vector<int> all_ranks(int count) {
+  std::vector<int> ranks(static_cast<size_t>(count));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+int index_of(const std::vector<int>& members, int rank) {
+  return static_cast<int>(std::find(members.begin(), members.end(), rank) - members.begin());
+}
+
+uint64_t place_in(const Segment& segment, const void* data) {
+  return static_cast<uint64_t>(static_cast<const std::byte*>(data) - segment.all().data());
+}
+
+void* board_in(const Segment& segment, uint64_t at, size_t members) {
+  const size_t bytes = Board::bytes(static_cast<int>(members));
+  if (at % alignof(Slot) != 0 || at > segment.all().size() || bytes > segment.all().size() - at) {
+    throw Error("a peer's record is damaged: its board lies outside of the shared memory");
+  }
+  return segment.all().data() + at;
+}
+
+}  // namespace
+
+ShmTransport::ShmTransport(std::shared_ptr<World> world, Probe probe)
+    : ShmTransport(world, all_ranks(world->ranks()), place_in(world->segment(), world->segment().board()),
+                   std::move(probe)) {}
+
+ShmTransport::ShmTransport(std::shared_ptr<World> world, std::vector<int> members, uint64_t board_at, Probe probe)
+    : BoardTransport(Board(board_in(world->segment(), board_at, members.size()), index_of(members, world->rank()),
+                           static_cast<int>(members.size()), kPatience),
+                     std::move(probe)),
+      world_(std::move(world)),
+      members_(std::move(members)),
+      board_at_(board_at),
+      attachable_(all_can_attach()) {
+  mail_ = std::make_unique<Mail>(Postal{world_, board(), members_, board_at_,
+                                        [this](const Tensor& tensor, std::unique_ptr<Mirror>& mirror) {
+                                          const Handle handle = announce(tensor, false, mirror);
+                                          if (mirror != nullptr) mirror->fill();
+                                          return handle;
+                                        },
+                                        [this](DType dtype, const Dims& shape) { return allocate(dtype, shape); },
+                                        bytes_attached_});
+  world_->enroll(*this);
+}
+
+ShmTransport::~ShmTransport() {
+  mail_.reset();
+  world_->dismiss(*this);
+  board().let_go();
+}
+
+bool ShmTransport::all_can_attach() const {
+  return std::all_of(members_.begin(), members_.end(),
+                     [&](int member) { return world_->can_read(member, world_->rank()); });
+}
+
+Handle ShmTransport::handle_of(const Tensor& tensor, bool written) {
+  std::unique_ptr<Mirror> mirror;
+  const Handle handle = announce(tensor, written, mirror);
+  if (mirror != nullptr) announcing_.push_back(std::move(mirror));
+  return handle;
+}
+
+Handle ShmTransport::announce(const Tensor& tensor, bool written, std::unique_ptr<Mirror>& mirror) {
+  const auto address = reinterpret_cast<uint64_t>(tensor.data());
+  if (tensor.bytes() == 0 || board().size() == 1) return {{address, 0}};
+  const int64_t offset = world_->heap().offset_of(tensor.data());
+  const Way way = world_->way();
+  if (offset >= 0 && (way == Way::choose || way == Way::in_place)) {
+    return {{address, kShared | static_cast<uint64_t>(offset)}};
+  }
+  if (way == Way::attach) {
+    if (!attachable_)
+      throw Error("TESSERA_SHM_WAY is attach, but the system does not let ranks read each other's memory");
+    return {{address, 0}};
+  }
+  // A few elements side by side, such as a column: picking them out is faster here than through the kernel.
+  const bool in_rows = tensor.ndim() == 0 || tensor.strides().back() == 1;
+  const bool small = tensor.bytes() <= eager_bytes(board().size());
+  if (way == Way::choose && attachable_ && in_rows && (!small || written)) return {{address, 0}};
+  return mirrored(tensor, !written && (small || way == Way::in_place), mirror);
+}
+
+Handle ShmTransport::mirrored(const Tensor& tensor, bool now, std::unique_ptr<Mirror>& mirror) {
+  const auto address = reinterpret_cast<uint64_t>(tensor.data());
+  mirror = Mirror::make(world_->heap(), tensor);
+  if (mirror == nullptr) {
+    ++heap_misses_;
+    if (attachable_) return {{address, 0}};
+    throw Error(
+        fmt::format("the shared heap has no room to pass {} bytes on; start with a larger one (tessera run "
+                    "--heap), or let ranks read each other's memory (tessera doctor says how)",
+                    tensor.bytes()));
+  }
+  if (now) mirror->fill();
+  bytes_staged_ += now ? mirror->bytes() : 0;
+  return {{address, kShared | kMirrored | static_cast<uint64_t>(mirror->offset())}};
+}
+
+Tensor ShmTransport::allocate(DType dtype, const Dims& shape) {
+  int64_t bytes = 0;
+  if (__builtin_mul_overflow(volume(shape), size_bytes(dtype), &bytes)) return Tensor::empty(dtype, shape);
+  auto block = world_->heap().allocate(bytes);
+  if (block != nullptr) return Tensor::view(block.get(), dtype, shape, row_major(shape), block);
+  ++heap_misses_;
+  return Tensor::empty(dtype, shape);
+}
+
+void ShmTransport::exchange(std::span<const std::byte> mine, uint64_t call,
+                            std::vector<std::span<const std::byte>>& records, Deadline deadline) {
+  mirrors_.swap(announcing_);  // nobody reads those of the last call any more
+  announcing_.clear();
+  BoardTransport::exchange(mine, call, records, deadline);
+}
+
+void ShmTransport::list_fills(const Move& move, const PeerTensors& peers) {
+  fills_.clear();
+  if (mirrors_.empty()) return;
+  for (const Send& send : move.sends) {
+    const Announced* own = peers[static_cast<size_t>(rank())][static_cast<size_t>(send.tensor)];
+    if (own == nullptr || (own->where.words[1] & kMirrored) == 0) continue;
+    const auto offset = static_cast<int64_t>(own->where.words[1] & kOffsetMask);
+    const auto found =
+        std::find_if(mirrors_.begin(), mirrors_.end(), [&](const auto& mirror) { return mirror->offset() == offset; });
+    if (found == mirrors_.end() || (*found)->full()) continue;
+    if (std::find(fills_.begin(), fills_.end(), found->get()) == fills_.end()) fills_.push_back(found->get());
+  }
+}
+
+// False where all is filled.
+bool ShmTransport::fill_next() {
+  while (!fills_.empty() && fills_.back()->full()) fills_.pop_back();
+  if (fills_.empty()) return false;
+  fills_.back()->fill_next();
+  if (fills_.back()->full()) bytes_staged_ += fills_.back()->bytes();
+  return true;
+}
+
+// A rank fills its own mirrors before it waits for another's, so no two wait for each other.
+void ShmTransport::await_filled(const Source& source, Deadline deadline) {
+  const uint64_t bytes = needed(source);
+  auto& head = *const_cast<MirrorHead*>(source.head);
+  const auto filled = [&] { return head.filled.load(std::memory_order_acquire) >= bytes; };
+  while (!filled()) {
+    if (fill_next()) continue;
+    const int peer = index_of(members_, source.rank);
+    const auto now = Clock::now();
+    if (board().aborted() || board().has_left(peer)) throw PeerTrouble{PeerTrouble::closed, peer};
+    if (now >= deadline) throw PeerTrouble{PeerTrouble::timed_out, peer};
+    head.sleepers.fetch_add(1, std::memory_order_seq_cst);
+    const uint32_t count = head.count.load(std::memory_order_seq_cst);
+    // An abort does not wake this sleeper: it looks around now and then.
+    if (!filled()) futex_wait(head.count, count, std::min(deadline, now + std::chrono::milliseconds(20)));
+    head.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  }
+}
+
+// A reader may be the first to see that a process is gone. The one who watches knows a moment later, and then all agree.
+void ShmTransport::lose(int peer) const {
+  const auto end = Clock::now() + std::chrono::seconds(1);
+  while (!board().has_left(peer) && Clock::now() < end) std::this_thread::sleep_for(std::chrono::microseconds(100));
+  throw PeerTrouble{PeerTrouble::closed, peer};
+}
+
+void ShmTransport::read(const View& target, const Source& source, int64_t total_bytes, Deadline deadline) {
+  const int64_t bytes = target.elements() * size_bytes(target.dtype);
+  switch (source.kind) {
+    case Source::direct: copy_box(target, source.view, total_bytes); break;
+    case Source::attached:
+      bytes_attached_ += bytes;
+      if (!read_attached(*world_, target, source, scratch_)) lose(index_of(members_, source.rank));
+      break;
+    case Source::mirrored: {
+      const Chunks chunks(target.shape, kReadBytes / size_bytes(target.dtype));
+      for (int64_t i = 0; i < chunks.count(); ++i) {
+        const Box box = chunks[i];
+        Source piece = source;
+        piece.view = source.view.box(box);
+        await_filled(piece, deadline);
+        copy_box(target.box(box), piece.view, total_bytes);
+      }
+      break;
+    }
+  }
+}
+
+void ShmTransport::reduce(const View& target, std::span<const Source> sources, const Receive& receive,
+                          int64_t total_bytes, Deadline deadline) {
+  std::vector<ConstView> terms;
+  size_t fetched = 0;
+  for (const Source& source : sources) {
+    fetched += source.kind == Source::direct ? 0 : 1;
+    terms.push_back(source.view);
+  }
+  if (fetched == 0) {
+    reduce_boxes(target, terms, receive.reduction, total_bytes);
+    return;
+  }
+  term_scratch_.resize(std::max(term_scratch_.size(), sources.size()));
+  const int64_t size = size_bytes(target.dtype);
+  const Chunks chunks(target.shape, std::max<int64_t>(kReduceBytes / static_cast<int64_t>(fetched) / size, 1));
+  for (int64_t i = 0; i < chunks.count(); ++i) {
+    const Box box = chunks[i];
+    for (size_t t = 0; t < sources.size(); ++t) {
+      terms[t] = sources[t].view.box(box);
+      if (sources[t].kind == Source::direct) continue;
+      auto& scratch = term_scratch_[t];
+      scratch.resize(static_cast<size_t>(kReduceBytes));
+      Source piece = sources[t];
+      piece.view = terms[t];
+      if (piece.kind == Source::mirrored) {
+        await_filled(piece, deadline);
+        continue;  // read where it is
+      }
+      const View here{scratch.data(), target.dtype, box.extent, row_major(box.extent)};
+      read(here, piece, 0, deadline);
+      terms[t] = here;
+    }
+    reduce_boxes(target.box(box), terms, receive.reduction, total_bytes);
+  }
+}
+
+void ShmTransport::receive_all(const Move& move, std::span<const Tensor> mine, const PeerTensors& peers,
+                               Deadline deadline) {
+  list_fills(move, peers);
+  int64_t total_bytes = 0;
+  for (const Receive& receive : move.receives) {
+    total_bytes += receive.box.elements() * size_bytes(mine[static_cast<size_t>(receive.tensor)].dtype());
+  }
+  for (const Receive& receive : move.receives) {
+    const View target = view_of(mine[static_cast<size_t>(receive.tensor)]).box(receive.box);
+    sources_.clear();
+    for (size_t t = receive.first_term; t < receive.first_term + receive.terms; ++t) {
+      const Term& term = move.terms[t];
+      const auto number = static_cast<size_t>(term.tensor);
+      if (term.rank == rank()) {
+        sources_.push_back({Source::direct, world_->rank(), view_of(mine[number]).box(term.box), nullptr, nullptr});
+        continue;
+      }
+      const Announced& there = *peers[static_cast<size_t>(term.rank)][number];
+      const int peer = world_rank(term.rank);
+      sources_.push_back(locate(world_->segment().arena(peer), peer, there, term.box));
+      const Source& source = sources_.back();
+      if (source.kind == Source::direct && there.inlined == nullptr)
+        mapper_.map(*world_, source.rank, end_of(source.view));
+    }
+    const bool plain = sources_.size() == 1 && receive.reduction.op != ReduceOp::premul_sum;
+    if (plain) read(target, sources_[0], total_bytes, deadline);
+    else reduce(target, sources_, receive, total_bytes, deadline);
+  }
+  while (fill_next()) {}
+}
+
+std::unique_ptr<Ticket> ShmTransport::post_send(const Tensor& tensor, int to, int64_t tag, const std::string& site) {
+  return mail_->send(tensor, to, tag, site);
+}
+
+std::unique_ptr<Ticket> ShmTransport::post_receive(const Tensor& out, int from, int64_t tag, const std::string& site,
+                                                   bool started) {
+  return mail_->receive(out, from, tag, site, started);
+}
+
+void ShmTransport::ring_members() const {
+  for (const int member : members_) world_->segment().ring(member);
+}
+
+void ShmTransport::leave(const std::string& farewell) noexcept {
+  board().leave(farewell);
+  ring_members();
+}
+
+Verdict ShmTransport::abort(const Verdict& verdict) noexcept {
+  board().abort(verdict.kind, verdict.text);
+  ring_members();
+  Verdict first;
+  board().verdict(first.kind, first.text);
+  return first;
+}
+
+std::string ShmTransport::farewell(int peer) const {
+  return board().left(peer) == Left::dead ? world_->obituary(world_rank(peer)) : board().farewell(peer);
+}
+
+void ShmTransport::on_death(int dead) {
+  const int member = index_of(members_, dead);
+  if (member < board().size()) board().declare_dead(member);
+}
+
+void ShmTransport::on_launcher_gone() {
+  board().abort(static_cast<uint32_t>(ErrorKind::aborted), "the launcher is gone, so the job is over");
+}
+
+uint64_t ShmTransport::make_board(int size) {
+  auto block = world_->heap().allocate(static_cast<int64_t>(Board::bytes(size)));
+  if (block == nullptr) throw Error("the shared heap has no room for a communicator; start with a larger one (--heap)");
+  Board::initialise(block.get(), size);
+  const uint64_t at = place_in(world_->segment(), block.get());
+  world_->keep_board(std::move(block));
+  return at;
+}
+
+std::unique_ptr<Transport> ShmTransport::born(std::vector<int> members, uint64_t board_at) {
+  for (int& member : members) member = world_rank(member);
+  return std::make_unique<ShmTransport>(world_, std::move(members), board_at, probe());
+}
+
+std::unique_ptr<Transport> ShmTransport::subgroup(uint64_t id, std::span<const int> members, Deadline deadline) {
+  uint64_t board_at = 0;
+  if (!members.empty() && members[0] == rank()) board_at = make_board(static_cast<int>(members.size()));
+  std::vector<std::span<const std::byte>> records;
+  exchange(std::as_bytes(std::span(&board_at, 1)), id * 256 + static_cast<uint64_t>(OpCode::split_comm), records,
+           deadline);
+  if (members.empty()) return nullptr;
+  const auto said = records[static_cast<size_t>(members[0])];
+  if (said.size() != sizeof(board_at)) throw Error("a peer's record makes no sense: it is damaged");
+  std::memcpy(&board_at, said.data(), sizeof(board_at));
+  return born({members.begin(), members.end()}, board_at);
+}
+
+std::unique_ptr<Transport> ShmTransport::survivors(Deadline deadline) {
+  uint64_t board_at = 0, mine = 0;
+  const auto heir = [&](int count) { return mine = make_board(count); };
+  std::vector<int> members = board().survivors(deadline, heir, board_at);
+  if (mine != 0 && (members.empty() || mine != board_at)) {  // another's choice stands
+    reinterpret_cast<BoardHead*>(world_->segment().all().data() + mine)->users.store(0);
+  }
+  if (members.empty()) return nullptr;
+  return born(std::move(members), board_at);
+}
+
+Transport::Traffic ShmTransport::traffic() const { return {bytes_attached_, bytes_staged_, heap_misses_}; }
+
+}  // namespace tessera::shm

@@ -1,0 +1,219 @@
+#include "transport/shm/world.hpp"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include <tessera/error.hpp>
+
+#include "comm/agreement.hpp"
+#include "comm/board.hpp"
+#include "transport/shm/mail.hpp"
+
+namespace tessera::shm {
+namespace {
+
+enum Joined : uint32_t { absent, joining, present };
+
+std::string ranks_text(const std::vector<int>& ranks) {
+  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", rank_list(ranks));
+}
+
+}  // namespace
+
+Way parse_way(const char* text) {
+  if (text == nullptr || std::strcmp(text, "choose") == 0) return Way::choose;
+  if (std::strcmp(text, "in_place") == 0) return Way::in_place;
+  if (std::strcmp(text, "attach") == 0) return Way::attach;
+  if (std::strcmp(text, "staged") == 0) return Way::staged;
+  throw Error(fmt::format("TESSERA_SHM_WAY is \"{:.40}\"; choose, in_place, attach and staged work", text));
+}
+
+World::World(std::shared_ptr<Segment> segment, int rank, Way way, Deadline deadline)
+    : segment_(std::move(segment)),
+      rank_(rank),
+      way_(way),
+      spins_(segment_->ranks() <= static_cast<int>(std::thread::hardware_concurrency()) ? 2000 : 20),
+      identities_(static_cast<size_t>(segment_->ranks())),
+      dead_(static_cast<size_t>(segment_->ranks())),
+      watched_(static_cast<size_t>(segment_->ranks()) + 2, -1) {
+  heap_ = std::make_shared<Heap>(segment_, rank_, Outbox::bytes());
+  join(deadline);
+}
+
+void World::join(Deadline deadline) {
+  Place& mine = segment_->place(rank_);
+  uint32_t state = absent;
+  if (!mine.joined.compare_exchange_strong(state, joining)) {
+    throw Error(
+        fmt::format("rank {} has joined already (pid {}): Comm::from_env() works once, in one process of a rank. "
+                    "Use comm.split(0) for another communicator",
+                    rank_, mine.identity.pid));
+  }
+  admit_readers(segment_->launcher());
+  mine.identity = own_identity();
+  new (Outbox::in(*segment_, rank_)) Outbox;
+  mine.joined.store(present, std::memory_order_seq_cst);
+  segment_->ring_all();
+  await_all_joined(deadline);
+  for (int r = 0; r < ranks(); ++r) {
+    identities_[static_cast<size_t>(r)] = segment_->place(r).identity;
+    if (r == rank_) continue;
+    const Identity& peer = identity(r);
+    watched_[static_cast<size_t>(r)] = open_process(peer.pid, peer.started);
+    if (watched_[static_cast<size_t>(r)] < 0) dead_[static_cast<size_t>(r)] = true;
+  }
+  const auto launcher = static_cast<size_t>(ranks());
+  watched_[launcher] = open_process(segment_->launcher(), segment_->launcher_started());
+  if (watched_[launcher] < 0) {
+    throw Error(fmt::format("Comm::from_env(): the launcher (pid {}) is gone, or in another process namespace",
+                            segment_->launcher()));
+  }
+  watched_[launcher + 1] = eventfd(0, EFD_CLOEXEC);
+  start_watching();
+  try {
+    probe_peers(deadline);
+  } catch (...) {
+    const uint64_t one = 1;
+    if (write(watched_.back(), &one, sizeof(one)) > 0) watcher_.join();
+    throw;
+  }
+}
+
+void World::await_all_joined(Deadline deadline) const {
+  std::vector<int> missing, ended;
+  const auto look = [&] {
+    missing.clear();
+    ended.clear();
+    for (int r = 0; r < ranks(); ++r) {
+      const Place& place = segment_->place(r);
+      if (place.joined.load(std::memory_order_acquire) == present) continue;
+      (place.ended.load(std::memory_order_acquire) != 0 ? ended : missing).push_back(r);
+    }
+    return missing.empty() || !ended.empty();
+  };
+  if (!await(deadline, look)) {
+    throw TimeoutError(
+        fmt::format("Comm::from_env(): {} did not come. Every rank of the job must call it", ranks_text(missing)));
+  }
+  if (ended.empty()) return;
+  const int first = ended[0];
+  throw PeerLostError(fmt::format("Comm::from_env(): rank {} {} before it came", first,
+                                  text_of_status(segment_->place(first).wait_status)));
+}
+
+// Whether the kernel lets this process read each of the others: tried, since a container, Yama or a changed user may
+// forbid it for some.
+void World::probe_peers(Deadline deadline) const {
+  for (int r = 0; r < ranks(); ++r) {
+    uint64_t word = 0;
+    const Identity& peer = identity(r);
+    const iovec here{&word, sizeof(word)}, there{reinterpret_cast<void*>(peer.token_address), sizeof(word)};
+    const bool readable = read_process(peer, {&here, 1}, {&there, 1}) == Attached::whole && word == peer.token;
+    segment_->reads(rank_, r).store(readable ? 2 : 1, std::memory_order_seq_cst);
+  }
+  segment_->ring_all();
+  std::vector<int> missing;
+  const auto look = [&] {
+    missing.clear();
+    for (int r = 0; r < ranks(); ++r) {
+      if (segment_->reads(r, ranks() - 1).load() == 0 && !is_dead(r)) missing.push_back(r);
+    }
+    return missing.empty();
+  };
+  if (!await(deadline, look)) {
+    throw TimeoutError(fmt::format("Comm::from_env(): {} came, but did not go on", ranks_text(missing)));
+  }
+}
+
+World::~World() {
+  const uint64_t one = 1;
+  if (watcher_.joinable() && write(watched_.back(), &one, sizeof(one)) > 0) watcher_.join();
+  for (const int descriptor : watched_) {
+    if (descriptor >= 0) close(descriptor);
+  }
+}
+
+// The user's signal handlers run on the user's threads.
+void World::start_watching() {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  watcher_ = std::thread([this] { watch(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void World::watch() {
+  std::vector<pollfd> polled;
+  for (const int descriptor : watched_) polled.push_back({descriptor, POLLIN, 0});  // poll() skips -1
+  while (true) {
+    if (poll(polled.data(), polled.size(), -1) < 0) continue;
+    if (polled.back().revents != 0) return;
+    const size_t launcher = polled.size() - 2;
+    if (polled[launcher].revents != 0) outlive_launcher();
+    for (size_t r = 0; r < launcher; ++r) {
+      if (polled[r].revents == 0) continue;
+      polled[r].fd = -1;
+      mourn(static_cast<int>(r));
+    }
+  }
+}
+
+void World::mourn(int rank) {
+  std::lock_guard lock(mourners_guard_);
+  dead_[static_cast<size_t>(rank)].store(true, std::memory_order_seq_cst);
+  for (Mourner* mourner : mourners_) mourner->on_death(rank);
+  segment_->ring(rank_);
+}
+
+// The job is over: nobody is left to end this rank, or to tell how it ended.
+void World::outlive_launcher() {
+  {
+    std::lock_guard lock(mourners_guard_);
+    for (Mourner* mourner : mourners_) mourner->on_launcher_gone();
+  }
+  kill(getpid(), SIGTERM);
+  std::this_thread::sleep_for(std::chrono::seconds(2));
+  kill(getpid(), SIGKILL);
+}
+
+void World::enroll(Mourner& mourner) {
+  std::lock_guard lock(mourners_guard_);
+  mourners_.push_back(&mourner);
+  for (int r = 0; r < ranks(); ++r) {
+    if (is_dead(r)) mourner.on_death(r);
+  }
+}
+
+void World::dismiss(Mourner& mourner) {
+  std::lock_guard lock(mourners_guard_);
+  std::erase(mourners_, &mourner);
+}
+
+void World::keep_board(std::shared_ptr<std::byte> board) {
+  std::lock_guard lock(boards_guard_);
+  std::erase_if(boards_, [](const auto& b) { return reinterpret_cast<const BoardHead*>(b.get())->users.load() == 0; });
+  boards_.push_back(std::move(board));
+}
+
+std::string World::obituary(int rank) const {
+  const Place& place = segment_->place(rank);
+  const int64_t pid = identity(rank).pid;
+  // The launcher hears of it at the same time, and knows more.
+  for (int i = 0; i < 400 && place.ended.load(std::memory_order_acquire) == 0; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  if (place.ended.load(std::memory_order_acquire) == 0) return fmt::format("its process is gone (pid {})", pid);
+  const std::string words = segment_->last_words(rank);
+  return fmt::format(
+      "it {} (pid {}){}{}", text_of_status(place.wait_status), pid,
+      words.empty() ? "" : " after an exception that nobody caught: ", words.substr(0, words.find('\n')));
+}
+
+}  // namespace tessera::shm

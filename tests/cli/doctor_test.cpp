@@ -1,0 +1,68 @@
+// `tessera doctor`: that it tells the same in both forms, and only what can be.
+#include <set>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "launched.hpp"
+
+namespace tessera::testing_support {
+namespace {
+
+TEST(Doctor, ReportsReadably) {
+  const Ending ending = run_cli({"doctor"});
+  EXPECT_TRUE(ending.output.starts_with("tessera ")) << ending.output;
+  EXPECT_EQ(ending.output.find('\033'), std::string::npos) << "colours in a pipe";
+  EXPECT_EQ(ending.errors, "");
+  for (const char* topic : {"cores", "memory", "huge pages", "/dev/shm", "shared memory", "ends", "waking",
+                            "cross-memory", "address space", "open files", "hwloc", "MPI", "PyTorch", "GPUs"}) {
+    EXPECT_NE(ending.output.find(topic), std::string::npos) << topic;
+  }
+  EXPECT_EQ(ending.output.ends_with("\nRanks can be processes of this machine.\n"), ending.code == 0) << ending.output;
+}
+
+TEST(Doctor, TellsTheSameAsJson) {
+  const Ending ending = run_cli({"doctor", "--json"});
+  const auto json = nlohmann::json::parse(ending.output);
+  EXPECT_EQ(json["ranks_work"], ending.code == 0);
+  std::set<std::string> topics;
+  for (const auto& check : json["checks"]) {
+    EXPECT_TRUE(topics.insert(check["topic"]).second) << check;
+    const std::string mark = check["mark"];
+    EXPECT_TRUE(mark == "ok" || mark == "note" || mark == "problem") << check;
+    EXPECT_FALSE(check["text"].get<std::string>().empty()) << check;
+    EXPECT_TRUE(mark != "problem" || !check["remedy"].get<std::string>().empty()) << check;
+  }
+  EXPECT_GE(topics.size(), 14u);
+}
+
+// Every test of ranks as processes passes here, so these must work here.
+TEST(Doctor, FindsWhatRanksNeed) {
+  const auto json = nlohmann::json::parse(run_cli({"doctor", "--json"}).output);
+  for (const auto& check : json["checks"]) EXPECT_NE(check["mark"], "problem") << check;
+}
+
+TEST(Doctor, MeasuresEachWay) {
+  const auto json = nlohmann::json::parse(run_cli({"doctor", "--json"}).output);
+  if (!json.contains("bytes_per_second")) GTEST_SKIP() << "too little memory";
+  const auto& speeds = json["bytes_per_second"];
+  ASSERT_EQ(speeds["copies"].size(), 4u);
+  EXPECT_EQ(speeds["copies"][0]["bytes"], 4096);
+  EXPECT_EQ(speeds["copies"][3]["bytes"], 16 << 20);
+  for (const auto& copy : speeds["copies"]) {
+    EXPECT_GT(copy["in_place"], 1e6);
+    EXPECT_GT(copy["two_copies"], 1e6);
+    if (!copy["cross_memory"].is_null()) {
+      EXPECT_GT(copy["cross_memory"], 1e6);
+    }
+  }
+  if (!speeds["cross_memory_wins"].is_null()) {
+    EXPECT_GE(speeds["cross_memory_wins"]["from"], 4096);
+  }
+  for (const char* name : {"fresh_shared", "warm_shared", "fresh_private_huge"}) {
+    EXPECT_GT(speeds["first_write"][name], 1e6) << name;
+  }
+}
+
+}  // namespace
+}  // namespace tessera::testing_support

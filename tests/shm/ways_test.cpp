@@ -1,0 +1,229 @@
+// How bytes get from process to process: the statistics tell, and the heap behind it.
+#include <numeric>
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include <tessera/tessera.hpp>
+
+#include "support/failures.hpp"
+#include "support/processes.hpp"
+#include "transport/shm/chunks.hpp"
+#include "transport/shm/heap.hpp"
+#include "transport/shm/shm.hpp"
+
+namespace tessera::test {
+namespace {
+
+using shm::Way;
+using testing_support::ProcessOptions;
+using testing_support::run_processes;
+using testing_support::run_processes_well;
+
+constexpr int64_t kLarge = 100000;  // elements: beyond what is copied eagerly between two ranks
+
+float value(int rank, std::span<const int64_t> at) {
+  float v = static_cast<float>(rank * 1000);
+  for (const int64_t i : at) v = v * 3 + static_cast<float>(i % 101);
+  return v;
+}
+
+void fill(const Tensor& t, int rank) {
+  t.fill([&](std::span<const int64_t> at) { return value(rank, at); });
+}
+
+// Gathers x of every rank along dim 0 and compares every element.
+void check_gather(Comm& comm, const Tensor& x) {
+  fill(x, comm.rank());
+  const auto [all, sizes] = all_gather(comm, x);
+  int64_t at = 0;
+  for (int r = 0; r < comm.size(); ++r) {
+    const Tensor expected = Tensor::empty(x.dtype(), all.narrow(0, at, sizes[static_cast<size_t>(r)]).shape());
+    fill(expected, r);
+    ASSERT_TRUE(all.narrow(0, at, sizes[static_cast<size_t>(r)]).equals(expected)) << "of rank " << r;
+    at += sizes[static_cast<size_t>(r)];
+  }
+}
+
+TEST(Ways, TheSharedHeapIsReadInPlace) {
+  run_processes_well(3, [](Comm& comm) {
+    check_gather(comm, comm.allocate(DType::f32, {kLarge + comm.rank()}));
+    EXPECT_EQ(comm.stats().bytes_attached, 0);
+    EXPECT_EQ(comm.stats().bytes_staged, 0);
+    // What a collective returned is such memory too.
+    const Tensor all = all_gather(comm, comm.allocate(DType::f32, {kLarge})).tensor;
+    comm.reset_stats();
+    check_gather(comm, all);
+    EXPECT_EQ(comm.stats().bytes_received, 2 * all.bytes());
+    EXPECT_EQ(comm.stats().bytes_attached + comm.stats().bytes_staged, 0);
+  });
+}
+
+TEST(Ways, OrdinaryMemoryIsReadByTheKernel) {
+  run_processes_well(2, [](Comm& comm) {
+    const Tensor x = Tensor::empty(DType::f32, {kLarge});
+    check_gather(comm, x);
+    if (comm.stats().bytes_staged > 0) GTEST_SKIP() << "the system does not let ranks read each other's memory";
+    EXPECT_EQ(comm.stats().bytes_attached, x.bytes());
+    comm.reset_stats();
+    // A sum reads the other half of each rank's terms.
+    all_reduce(comm, x);
+    EXPECT_EQ(comm.stats().bytes_attached, x.bytes() / 2);
+  });
+}
+
+TEST(Ways, LittleOrdinaryMemoryIsStaged) {
+  run_processes_well(2, [](Comm& comm) {
+    const Tensor x = Tensor::empty(DType::f32, {2000});
+    check_gather(comm, x);
+    EXPECT_EQ(comm.stats().bytes_attached, 0);
+    EXPECT_EQ(comm.stats().bytes_staged, x.bytes());
+    // Still less goes with the announcement itself.
+    comm.reset_stats();
+    check_gather(comm, Tensor::empty(DType::f32, {200}));
+    EXPECT_EQ(comm.stats().bytes_attached + comm.stats().bytes_staged, 0);
+  });
+}
+
+TEST(Ways, ForcedOnesMoveEverythingSo) {
+  for (const Way way : {Way::in_place, Way::attach, Way::staged}) {
+    run_processes_well(3,
+                       [way](Comm& comm) {
+                         const Tensor ordinary = Tensor::empty(DType::f32, {kLarge}),
+                                      heap = comm.allocate(DType::f32, {kLarge});
+                         check_gather(comm, ordinary);
+                         check_gather(comm, heap);
+                         const Stats s = comm.stats();
+                         const int64_t each = ordinary.bytes();
+                         EXPECT_EQ(s.bytes_attached, way == Way::attach ? 4 * each : 0);
+                         EXPECT_EQ(s.bytes_staged, way == Way::staged ? 2 * each : way == Way::in_place ? each : 0);
+                       },
+                       {.way = way});
+  }
+}
+
+TEST(Ways, ColumnsAndOtherStrides) {
+  for (const Way way : {Way::choose, Way::in_place, Way::attach, Way::staged}) {
+    run_processes_well(2,
+                       [](Comm& comm) {
+                         const Tensor wide = Tensor::empty(DType::f32, {40, 3000});
+                         check_gather(comm, wide.transpose(0, 1));
+                         check_gather(comm, wide.narrow(1, 7, 1500));
+                         check_gather(comm, wide.narrow(1, 1, 2));
+                         const Tensor thin = Tensor::empty(DType::i8, {70000, 3}).narrow(1, 1, 1);
+                         check_gather(comm, thin);
+                         // Backwards, with gaps.
+                         std::vector<float> memory(100000);
+                         check_gather(comm, Tensor::view(memory.data() + 99999, DType::f32, {20000}, {-5}));
+                         // Each row is the same memory.
+                         const Tensor row = Tensor::full(DType::f32, {1, 5000}, static_cast<float>(comm.rank()));
+                         const auto [all, sizes] = all_gather(comm, row.expand({30, 5000}));
+                         for (int64_t r = 0; r < 60; ++r) ASSERT_EQ(all.at<float>(r, 4999), static_cast<float>(r / 30));
+                       },
+                       {.way = way});
+  }
+}
+
+TEST(Ways, AFullHeapIsNoError) {
+  run_processes_well(2,
+                     [](Comm& comm) {
+                       std::vector<Tensor> kept;
+                       while (comm.stats().heap_misses == 0) kept.push_back(comm.allocate(DType::f32, {1 << 20}));
+                       for (int i = 0; i < 3; ++i) check_gather(comm, kept.back());
+                       EXPECT_GT(comm.stats().heap_misses, 0);
+                       kept.clear();
+                       comm.reset_stats();
+                       check_gather(comm, comm.allocate(DType::f32, {1 << 20}));
+                       EXPECT_EQ(comm.stats().heap_misses, 0);
+                     },
+                     {.heap_bytes = 32 << 20});
+}
+
+TEST(Ways, MoreThanThereIsIsAnErrorThatSaysSo) {
+  run_processes_well(
+      1,
+      [](Comm& comm) {
+        const Thrown thrown = thrown_by([&] { comm.allocate(DType::f32, {int64_t{1} << 41}); });
+        EXPECT_EQ(thrown.type, "Error");
+        EXPECT_TRUE(contains(thrown.text, "bytes of shared memory, but") || contains(thrown.text, "cannot allocate"))
+            << thrown.text;
+      },
+      {.heap_bytes = int64_t{1} << 43});
+}
+
+TEST(Ways, MemoryOutlivesTheCommunicator) {
+  run_processes_well(2, [](Comm& comm) {
+    Tensor all;
+    {
+      Comm child = comm.split(0);
+      all = all_gather(child, Tensor::full(DType::f32, {kLarge}, static_cast<float>(comm.rank()))).tensor;
+    }
+    comm.barrier();
+    EXPECT_EQ(all.at<float>(kLarge), 1.0f);
+    all.fill([](std::span<const int64_t>) { return 2.0f; });
+    check_gather(comm, all);
+  });
+}
+
+// One kept, one recycled, of about the same size: the second call's output is the first one's memory.
+TEST(Ways, OutputsAreRecycled) {
+  run_processes_well(2, [](Comm& comm) {
+    const Tensor x = comm.allocate(DType::f32, {kLarge});
+    const void* first = all_gather(comm, x).tensor.data();
+    for (int i = 0; i < 5; ++i) EXPECT_EQ(all_gather(comm, x).tensor.data(), first);
+  });
+}
+
+TEST(Heap, GivesOutWhatDoesNotOverlapAndTakesItBack) {
+  const auto segment = shm::Segment::create(1, 64 << 20);
+  const auto heap = std::make_shared<shm::Heap>(segment, 0, 5000);
+  std::minstd_rand random(3);
+  struct Block {
+    std::shared_ptr<std::byte> data;
+    size_t bytes;
+    std::byte mark;
+  };
+  std::vector<Block> blocks;
+  for (int i = 0; i < 4000; ++i) {
+    if (blocks.size() > 40 || (!blocks.empty() && random() % 3 == 0)) {
+      const size_t victim = random() % blocks.size();
+      const Block& b = blocks[victim];
+      ASSERT_EQ(std::count(b.data.get(), b.data.get() + b.bytes, b.mark), static_cast<ptrdiff_t>(b.bytes));
+      blocks.erase(blocks.begin() + static_cast<ptrdiff_t>(victim));
+      continue;
+    }
+    const size_t bytes = random() % 2 == 0 ? random() % 3000 : random() % 900000;
+    auto data = heap->allocate(static_cast<int64_t>(bytes));
+    ASSERT_NE(data, nullptr);
+    ASSERT_EQ(reinterpret_cast<uintptr_t>(data.get()) % 64, 0u);
+    const auto mark = static_cast<std::byte>(random());
+    std::fill(data.get(), data.get() + bytes, mark);
+    blocks.push_back({std::move(data), bytes, mark});
+  }
+  blocks.clear();
+  EXPECT_EQ(heap->usage().live_bytes, 0);
+  // Large blocks have joined: a larger one than any before fits into what was used already.
+  const int64_t touched = heap->usage().touched_bytes;
+  EXPECT_NE(heap->allocate(touched / 8), nullptr);
+  EXPECT_EQ(heap->usage().touched_bytes, touched);
+  EXPECT_EQ(heap->allocate(64 << 20), nullptr);
+}
+
+TEST(Chunks, CoverEveryElementOnceInOrder) {
+  for (const Dims& shape : {Dims{}, Dims{1}, Dims{7}, Dims{3, 5}, Dims{4, 1, 6}, Dims{2, 3, 4, 5}, Dims{0, 3}}) {
+    for (const int64_t most : {1, 2, 7, 30, 1000}) {
+      const shm::Chunks chunks(shape, most);
+      const Tensor order = Tensor::zeros(DType::i64, shape);
+      int64_t next = 0;
+      for (int64_t i = 0; i < chunks.count(); ++i) {
+        EXPECT_LE(chunks[i].elements(), most);
+        order.box(chunks[i]).fill([&](std::span<const int64_t>) { return ++next; });
+      }
+      EXPECT_EQ(next, order.elements());
+      for (int64_t i = 0; i < next; ++i) EXPECT_EQ(order.span<int64_t>()[static_cast<size_t>(i)], i + 1);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::test
