@@ -14,39 +14,17 @@
 
 #include "bench.hpp"
 #include "players/play.hpp"
+#include "players/spin_barrier.hpp"
 
 namespace tessera::cli {
 namespace {
 
 using bench::Box;
 using bench::Op;
+using bench::SpinBarrier;
 
 constexpr int kMostRanks = 64;
 constexpr int64_t kFewElements = 4096;  // below this a barrier costs more than reading every term
-
-class SpinBarrier {
- public:
-  explicit SpinBarrier(int ranks) : ranks_(ranks) {}
-  void wait() {
-    const int generation = generation_.load(std::memory_order_acquire);
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == ranks_) {
-      arrived_.store(0, std::memory_order_relaxed);
-      generation_.store(generation + 1, std::memory_order_release);
-      return;
-    }
-    for (int spins = 0; generation_.load(std::memory_order_acquire) == generation; ++spins) {
-#if defined(__x86_64__)
-      __builtin_ia32_pause();
-#endif
-      if (spins > 2000) sched_yield();  // where there are more ranks than cores, the one it waits for needs this one
-    }
-  }
-
- private:
-  const int ranks_;
-  alignas(128) std::atomic<int> arrived_{0};
-  alignas(128) std::atomic<int> generation_{0};
-};
 
 void* map(size_t bytes, int flags, int fd) {
   void* memory = mmap(nullptr, std::max<size_t>(bytes, 1), PROT_READ | PROT_WRITE, flags, fd, 0);

@@ -68,7 +68,7 @@ class Tensor {
   int64_t ndim() const { return static_cast<int64_t>(shape_.size()); }
   int64_t shape(int64_t dim) const { return shape_[static_cast<size_t>(normalize_dim(dim, shape_.size()))]; }
   int64_t elements() const { return volume(shape_); }
-  int64_t bytes() const { return elements() * size_bytes(dtype_); }
+  int64_t bytes() const;  // of its elements, each counted; throws ShapeError past 2^63 - 1, as an expanded view may be
   bool is_contiguous() const;  // row-major without gaps
   std::byte* data() const { return data_; }
   const std::shared_ptr<void>& owner() const { return owner_; }

@@ -38,8 +38,4 @@ bool all_inlined(const std::vector<Record>& records);
 bool has_output(const Arranged& arranged, int rank);
 Dims output_shape(const Arranged& arranged, int rank, int out);
 
-// How an output lies to its input: Statement::in_place.
-inline constexpr int64_t kApart = INT64_MIN;
-inline constexpr int64_t kClash = INT64_MIN + 1;
-
 }  // namespace tessera

@@ -34,8 +34,7 @@ Board::Board(void* memory, int rank, int size, std::chrono::nanoseconds patience
       slots_(reinterpret_cast<Slot*>(static_cast<std::byte*>(memory) + head_bytes())),
       rank_(rank),
       size_(size),
-      // Spinning pays only while the one waited for can run at the same time.
-      spins_(size <= static_cast<int>(std::thread::hardware_concurrency()) ? 2000 : 20),
+      spins_(spins_for(size)),
       patience_(patience),
       records_(static_cast<size_t>(size)),
       lengths_(static_cast<size_t>(size)) {}

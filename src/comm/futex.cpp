@@ -5,6 +5,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <thread>
+
 namespace tessera {
 namespace {
 
@@ -24,6 +26,8 @@ void futex_wait(const std::atomic<uint32_t>& word, uint32_t expected, Deadline d
                        static_cast<long>(std::chrono::nanoseconds(since_epoch - seconds).count())};
   syscall(SYS_futex, address(word), FUTEX_WAIT_BITSET, expected, &until, nullptr, FUTEX_BITSET_MATCH_ANY);
 }
+
+int spins_for(int ranks) { return ranks <= static_cast<int>(std::thread::hardware_concurrency()) ? 2000 : 20; }
 
 void futex_wake_all(const std::atomic<uint32_t>& word) {
   syscall(SYS_futex, address(word), FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);

@@ -16,6 +16,9 @@ using Deadline = Clock::time_point;
 void futex_wait(const std::atomic<uint32_t>& word, uint32_t expected, Deadline deadline);
 void futex_wake_all(const std::atomic<uint32_t>& word);
 
+// How often a waiting rank looks before it sleeps: spinning pays only while the one waited for can run at the same time.
+int spins_for(int ranks);
+
 // Tells the core that this is a waiting loop.
 inline void cpu_relax() {
 #if defined(__x86_64__)

@@ -42,8 +42,8 @@ bool outputs_fit(const Statement& s) {
   const auto outs = s.outs();
   if (s.op == OpCode::all_reduce && outs.size() != 1) return false;  // peers read it in a second round
   for (size_t i = 0; i < outs.size(); ++i) {
-    const bool apart = s.in_place[i] == INT64_MIN;  // kApart
-    if (!apart && (!s.has_x || outs[i].shape.size() != s.x().shape.size())) return s.in_place[i] == INT64_MIN + 1;
+    const bool shares = s.in_place[i] != kApart && s.in_place[i] != kClash;
+    if (shares && (!s.has_x || outs[i].shape.size() != s.x().shape.size())) return false;
   }
   return true;
 }

@@ -22,6 +22,10 @@ std::string_view name(OpCode op);
 bool cuts(OpCode op);
 bool needs_x(OpCode op, int64_t root, int rank);
 
+// How an output lies to its input: apart, over it in a way that cannot be used, or that many elements behind it.
+inline constexpr int64_t kApart = INT64_MIN;
+inline constexpr int64_t kClash = INT64_MIN + 1;
+
 // One operation of one rank. Dimensions are normalized. Tensor 0 of the
 // operation is x, where there is one; the caller's (or early) outputs follow.
 struct Statement {
@@ -34,8 +38,7 @@ struct Statement {
   int64_t extra[2] = {0, 0};
   bool has_x = false;
   std::vector<Announced> tensors;
-  std::vector<int64_t> in_place;  // of each output: kApart, kClash, or where x
-                                  // and it share elements (see arrange.hpp)
+  std::vector<int64_t> in_place;  // of each output: kApart, kClash, or where x and it share elements
   Sizes sizes;
   Sizes recv_sizes;
 

@@ -29,6 +29,7 @@ struct Announced {
   Handle where;
   // Of a tensor that travelled within the record itself: its elements, row-major, in this rank's copy of the record.
   const std::byte* inlined = nullptr;
+  ConstView inlined_view() const { return {inlined, dtype, shape, row_major(shape)}; }
 };
 
 // Every rank's tensors as announced, by rank and number; null where a rank has
@@ -50,6 +51,7 @@ struct Receive {  // tensor.box = its terms combined; one term alone is copied,
   size_t first_term = 0;
   size_t terms = 1;
   Reduction reduction;
+  bool is_copy() const { return terms == 1 && reduction.op != ReduceOp::premul_sum; }
 };
 struct Send {  // the mirror image of a term of `rank`
   int rank = 0;
@@ -60,6 +62,14 @@ struct Move {
   std::vector<Receive> receives;
   std::vector<Term> terms;
   std::vector<Send> sends;
+  // What this rank writes in it, of its tensors `mine`.
+  int64_t received_bytes(std::span<const Tensor> mine) const {
+    int64_t bytes = 0;
+    for (const Receive& receive : receives) {
+      bytes += receive.box.elements() * size_bytes(mine[static_cast<size_t>(receive.tensor)].dtype());
+    }
+    return bytes;
+  }
 };
 
 // Thrown through the seam when a peer does not come; the communicator makes the

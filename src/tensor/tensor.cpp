@@ -10,13 +10,22 @@
 #include "tensor/strided.hpp"
 
 namespace tessera {
+namespace {
 
-Tensor Tensor::empty(DType dtype, const Dims& shape) {
+int64_t bytes_of(DType dtype, const Dims& shape) {
   int64_t bytes = 0;
   if (__builtin_mul_overflow(volume(shape), size_bytes(dtype), &bytes)) {
     throw ShapeError(fmt::format("a {} tensor of shape {} has more than 2^63 - 1 bytes", dtype, shape));
   }
-  auto memory = pool::allocate(bytes);
+  return bytes;
+}
+
+}  // namespace
+
+int64_t Tensor::bytes() const { return bytes_of(dtype_, shape_); }
+
+Tensor Tensor::empty(DType dtype, const Dims& shape) {
+  auto memory = pool::allocate(bytes_of(dtype, shape));
   void* data = memory.get();
   return view(data, dtype, shape, row_major(shape), std::move(memory));
 }

@@ -103,11 +103,7 @@ class NothingStays {
   size_t descriptors_ = files_in("/proc/self/fd").size();
 };
 
-int64_t milliseconds_now() {
-  return std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-// Survivors tell "type|milliseconds|text".
+// Survivors tell "type: text". It is the type that shows that they did not wait for the timeout.
 void expect_told(const std::vector<Ended>& ended, int victim, const std::string& how) {
   for (size_t r = 0; r < ended.size(); ++r) {
     if (static_cast<int>(r) == victim) continue;
@@ -150,12 +146,9 @@ TEST_P(Killed, AtAnyMomentTheOthersHearOfIt) {
     for (const int ranks : kSanitized ? std::vector{3} : std::vector{2, 3, 4}) {
       SCOPED_TRACE(fmt::format("moment {}, {} ranks", static_cast<int>(moment), ranks));
       const int victim = (ranks + static_cast<int>(moment)) % ranks;
-      const int64_t start = milliseconds_now();
       const auto ended = with_death(ranks, victim, GetParam(), moment, [] { kill(getpid(), SIGKILL); });
       EXPECT_TRUE(ended[static_cast<size_t>(victim)].killed_by(SIGKILL));
       expect_told(ended, victim, "was killed by signal 9");
-      // Not the timeout of five minutes; how long it takes on a quiet machine is in docs/processes.md.
-      EXPECT_LT(milliseconds_now() - start, 60000);
     }
   }
 }
@@ -178,7 +171,7 @@ TEST(Died, OfAnExitOrAnAbortIsToldAsSuch) {
 
 TEST(Died, InEachWayOfMoving) {
   const NothingStays nothing_stays;
-  for (const shm::Way way : {shm::Way::in_place, shm::Way::attach, shm::Way::staged}) {
+  for (const shm::Way way : testing_support::ways()) {
     for (const Moment moment : kMoments) {
       for (const Collective& collective : {kCollectives[1], kCollectives[6]}) {
         SCOPED_TRACE(

@@ -129,7 +129,7 @@ std::string name_of(const ::testing::TestParamInfo<Way>& info) {
   constexpr const char* kNames[] = {"choice", "place", "attaching", "staging"};
   return kNames[static_cast<int>(info.param)];
 }
-INSTANTIATE_TEST_SUITE_P(By, Mail, ::testing::Values(Way::choose, Way::in_place, Way::attach, Way::staged), name_of);
+INSTANTIATE_TEST_SUITE_P(By, Mail, ::testing::ValuesIn(testing_support::ways()), name_of);
 
 TEST(MailBox, ThatIsFullSaysSo) {
   run_processes_well(2, [](Comm& comm) {

@@ -35,6 +35,12 @@ struct Ended {
 std::vector<Ended> run_processes(int ranks, const std::function<void(Comm&)>& body, const ProcessOptions& options = {},
                                  const std::function<void(const std::vector<pid_t>&)>& started = {});
 
+// Whether the system lets one child of this process read another's memory: tried here by itself, so that a transport which
+// gives up on it too early is found out.
+bool attach_allowed();
+// Every way of moving that works here.
+std::vector<shm::Way> ways();
+
 // In a rank: tells the test something.
 void tell(const std::string& text);
 

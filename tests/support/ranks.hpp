@@ -39,16 +39,18 @@ inline std::function<void(int, const Body&)> on_processes(shm::Way way) {
 
 inline const std::vector<TransportUnderTest>& transports() {
   // Long enough for a sanitizer on a busy machine, short enough that a hang is an error and not the end of the suite.
-  static const std::vector<TransportUnderTest> list = {
-    {"threads", [](int ranks, const Body& body) { run(ranks, body, {.timeout = std::chrono::seconds(120)}); }},
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-    // A sanitizer finds nothing here that it does not find in the two ways below, and takes minutes.
-    {"shm", on_processes(shm::Way::choose)},
-    {"shm_in_place", on_processes(shm::Way::in_place)},
-#endif
-    {"shm_attach", on_processes(shm::Way::attach)},
-    {"shm_staged", on_processes(shm::Way::staged)},
-  };
+  static const std::vector<TransportUnderTest> list = [] {
+    std::vector<TransportUnderTest> all = {
+        {"threads", [](int ranks, const Body& body) { run(ranks, body, {.timeout = std::chrono::seconds(120)}); }},
+        {"shm_staged", on_processes(shm::Way::staged)},
+    };
+    // Ways.OrdinaryMemoryMayBeReadByTheKernel is skipped, and says so, where this one is left out.
+    if (attach_allowed()) all.push_back({"shm_attach", on_processes(shm::Way::attach)});
+    // A sanitizer finds nothing here that it does not find in the ways above, and takes minutes.
+    if (!kSanitized) all.push_back({"shm", on_processes(shm::Way::choose)});
+    if (!kSanitized) all.push_back({"shm_in_place", on_processes(shm::Way::in_place)});
+    return all;
+  }();
   return list;
 }
 

@@ -14,7 +14,9 @@
 namespace tessera::shm {
 namespace {
 
+// A terminate handler may run at any time until the end, so its place is kept mapped for good.
 Place* own_place = nullptr;
+std::shared_ptr<Segment>* kept_segment = nullptr;
 std::terminate_handler terminate_before = nullptr;
 
 std::string type_name(const std::type_info& type) {
@@ -54,7 +56,7 @@ Comm connect(std::shared_ptr<Segment> segment, int rank, Way way, const RunOptio
   auto state = std::make_shared<detail::CommState>(std::make_unique<ShmTransport>(std::move(world), options.probe),
                                                    options.name, options.timeout);
   if (own_place == nullptr) {
-    new std::shared_ptr<Segment>(segment);  // a terminate handler may run at any time until the end
+    kept_segment = new std::shared_ptr<Segment>(segment);
     own_place = &segment->place(rank);
     terminate_before = std::set_terminate(leave_last_words);
   }

@@ -249,10 +249,7 @@ void ShmTransport::reduce(const View& target, std::span<const Source> sources, c
 void ShmTransport::receive_all(const Move& move, std::span<const Tensor> mine, const PeerTensors& peers,
                                Deadline deadline) {
   list_fills(move, peers);
-  int64_t total_bytes = 0;
-  for (const Receive& receive : move.receives) {
-    total_bytes += receive.box.elements() * size_bytes(mine[static_cast<size_t>(receive.tensor)].dtype());
-  }
+  const int64_t total_bytes = move.received_bytes(mine);
   for (const Receive& receive : move.receives) {
     const View target = view_of(mine[static_cast<size_t>(receive.tensor)]).box(receive.box);
     sources_.clear();
@@ -270,8 +267,7 @@ void ShmTransport::receive_all(const Move& move, std::span<const Tensor> mine, c
       if (source.kind == Source::direct && there.inlined == nullptr)
         mapper_.map(*world_, source.rank, end_of(source.view));
     }
-    const bool plain = sources_.size() == 1 && receive.reduction.op != ReduceOp::premul_sum;
-    if (plain) read(target, sources_[0], total_bytes, deadline);
+    if (receive.is_copy()) read(target, sources_[0], total_bytes, deadline);
     else reduce(target, sources_, receive, total_bytes, deadline);
   }
   while (fill_next()) {}

@@ -98,7 +98,7 @@ Source locate(std::span<const std::byte> arena, int rank, const Announced& tenso
   Source source;
   source.rank = rank;
   if (tensor.inlined != nullptr) {
-    source.view = ConstView{tensor.inlined, tensor.dtype, tensor.shape, row_major(tensor.shape)}.box(box);
+    source.view = tensor.inlined_view().box(box);
     return source;
   }
   const uint64_t word = tensor.where.words[1];

@@ -39,10 +39,7 @@ ThreadsTransport::ThreadsTransport(std::shared_ptr<Group> group, int rank)
     : BoardTransport(group->board(rank), group->probe()), group_(std::move(group)) {}
 
 void ThreadsTransport::receive_all(const Move& move, std::span<const Tensor> mine, const PeerTensors& peers, Deadline) {
-  int64_t total_bytes = 0;
-  for (const Receive& receive : move.receives) {
-    total_bytes += receive.box.elements() * size_bytes(mine[static_cast<size_t>(receive.tensor)].dtype());
-  }
+  const int64_t total_bytes = move.received_bytes(mine);
   for (const Receive& receive : move.receives) {
     const View target = view_of(mine[static_cast<size_t>(receive.tensor)]).box(receive.box);
     terms_.clear();
@@ -54,14 +51,12 @@ void ThreadsTransport::receive_all(const Move& move, std::span<const Tensor> min
       } else {
         const Announced& there = *peers[static_cast<size_t>(term.rank)][tensor];
         const auto* data = reinterpret_cast<const std::byte*>(there.where.words[0]);
-        const ConstView whole = there.inlined != nullptr
-                                    ? ConstView{there.inlined, there.dtype, there.shape, row_major(there.shape)}
-                                    : ConstView{data, there.dtype, there.shape, there.strides};
+        const ConstView whole =
+            there.inlined != nullptr ? there.inlined_view() : ConstView{data, there.dtype, there.shape, there.strides};
         terms_.push_back(whole.box(term.box));
       }
     }
-    const bool plain = terms_.size() == 1 && receive.reduction.op != ReduceOp::premul_sum;
-    if (plain) copy_box(target, terms_[0], total_bytes);
+    if (receive.is_copy()) copy_box(target, terms_[0], total_bytes);
     else reduce_boxes(target, terms_, receive.reduction, total_bytes);
   }
 }
