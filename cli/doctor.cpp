@@ -6,6 +6,7 @@
 #include <sys/utsname.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <memory>
@@ -15,9 +16,11 @@
 #include <tessera/error.hpp>
 
 #include "binding.hpp"
+#include "comm/statement.hpp"
 #include "command.hpp"
 #include "machine.hpp"
 #include "transport/shm/limits.hpp"
+#include "transport/shm/shm.hpp"
 
 namespace tessera::cli {
 namespace {
@@ -150,6 +153,30 @@ Section between_processes(const Attach& attach) {
            needed("waking", try_futex(), "futex wakes across processes", "no filter on futex"), check_attach(attach)}};
 }
 
+// How tensors move -----------------------------------------------------------------------------------------------------
+
+// The thresholds in use, in the order in which they are asked.
+Section ways_of_moving(const Attach& attach) {
+  const std::string way = std::getenv("TESSERA_SHM_WAY") != nullptr ? std::getenv("TESSERA_SHM_WAY") : "choose";
+  const auto kib = [](int64_t bytes) { return text_of_bytes(static_cast<double>(bytes)); };
+  const std::string eager =
+      fmt::format("{} with 2 ranks, {} with 8", kib(shm::eager_bytes(2)), kib(shm::eager_bytes(8)));
+  Check chosen{"way", Mark::ok, "chosen for each tensor, as follows", ""};
+  if (way != "choose") {
+    chosen.mark = Mark::note;
+    chosen.text = fmt::format("TESSERA_SHM_WAY={} takes the place of the choice that follows", way);
+    chosen.remedy = "unset TESSERA_SHM_WAY, unless this is a test";
+  }
+  const Check small{"small", Mark::ok,
+                    fmt::format("up to {}: travels within the announcement, with no second wait", kib(kInlineBytes)),
+                    ""};
+  const Check heap{"shared heap", Mark::ok, "any size: peers read it in place", ""};
+  const std::string reason = attach.admitted == 0 ? "beyond, the kernel reads it out of the rank's memory: one copy"
+                                                  : "beyond, piece by piece while peers read, as they may not read it";
+  const Check ordinary{"other memory", Mark::ok, fmt::format("staged up to {}; {}", eager, reason), ""};
+  return {"How tensors move", {chosen, small, heap, ordinary}};
+}
+
 // Limits ---------------------------------------------------------------------------------------------------------------
 
 std::string text_of_limit(rlim_t limit, bool bytes) {
@@ -273,6 +300,7 @@ DoctorReport examine() {
   report.sections.push_back({"Machine", {check_cores(), check_memory(), check_huge_pages(), check_dev_shm()}});
   report.sections.push_back(between_processes(attach));
   report.ranks_work = !has_problem(report.sections.back());
+  report.sections.push_back(ways_of_moving(attach));
   report.sections.push_back(limits());
   report.sections.push_back({"Software", {check_hwloc(), check_mpi(), check_torch(), check_gpus()}});
   if (shm::memory_limit().available_bytes >= kMeasureBytes) report.speeds = measure(attach.admitted == 0);

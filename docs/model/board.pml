@@ -324,7 +324,7 @@ proctype rank(byte me) {
 #endif
     :: atomic { call < CALLS -> call++; if :: verdict != 0 -> why = nameless; goto failed :: else fi };
 
-      // Announce. The records are copied by the time they are checked.
+      // Announce. The records are read here, and where there is no move up to the end of the call.
       record(me, call) = being_overwritten;
       atomic { record(me, call) = call; lent[me] = call; set_wrote(0) };
       make_step();
@@ -343,7 +343,7 @@ proctype rank(byte me) {
         fi
       fi;
       if
-      :: atomic { !has_move(call) -> goto returns }
+      :: atomic { !has_move(call) -> each_rank(check_record); goto returns }
       :: atomic { has_move(call) -> claim[me] = (MUTANT != 1) }  // the first step of the move
 #if TROUBLE
       :: atomic { has_move(call) && troubles > 0 -> troubles--; troubled = true; why = gave_up(me); goto failed }

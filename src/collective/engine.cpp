@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "collective/arrange.hpp"
+#include "collective/inlined.hpp"
 #include "collective/moves.hpp"
+#include "collective/replay.hpp"
 #include "collective/state_call.hpp"
 #include "comm/comm_state.hpp"
 
@@ -17,12 +19,15 @@ struct CallPlan {
   PeerTensors peers;
   Rounds rounds;
   Stats counted;  // what its moves add to the statistics
+  InlinedMove inlined;
+  Replay replay;
 };
 
 // Kept by the communicator for the next call: a call of one tensor then
 // allocates its result and little else.
 struct Workspace {
   Record record;
+  std::vector<int64_t> words;
   std::vector<Tensor> mine;  // by number, alike on all ranks: for each operation
                              // x, then its outputs
 };
@@ -36,13 +41,16 @@ T& kept(std::shared_ptr<void>& place) {
 class Engine {
  public:
   Engine(CommState& comm, std::span<const Description> batch, std::span<Outcome> outcomes, const Site& site)
-      : comm_(comm), batch_(batch), outcomes_(outcomes), call_(comm.next_call()), w_(kept<Workspace>(comm.workspace)) {
+      : comm_(comm),
+        batch_(batch),
+        outcomes_(outcomes),
+        site_(site),
+        call_(comm.next_call()),
+        w_(kept<Workspace>(comm.workspace)) {
     const auto now = Clock::now();
     deadline_ = comm.deadline(now);
-    w_.record.file = file_of(site);
-    w_.record.line = site.line();
     std::lock_guard lock(comm_.guard());
-    comm_.recorder.begin(call_, batch_.empty() ? OpCode::none : batch_[0].op, batch_.size(), site, now);
+    comm_.recorder.begin(call_, first_op(), batch_.size(), site, now);
     comm_.stats.calls += static_cast<int64_t>(batch_.size());
     ++comm_.stats.exchanges;
   }
@@ -54,19 +62,7 @@ class Engine {
 
   void run() {
     try {
-      say();
-      Agreement& agreement = comm_.agree(w_.record, deadline_);
-      CallPlan& plan = kept<CallPlan>(agreement.plan);
-      if (!agreement.repeated) {
-        plan.arranged.clear();
-        for (size_t op = 0; op < batch_.size(); ++op) {
-          plan.arranged.push_back(arrange(comm_.call_name(call_), agreement.records, op));
-        }
-      }
-      prepare_outputs(plan);
-      if (!agreement.repeated) work_out(plan, agreement.records);
-      agreement.settled = true;
-      move(plan, agreement.records);
+      if (!replay()) play();
     } catch (const Error& e) {
       if (!e.collective()) give_up(e.what());
       end(e.what());
@@ -84,6 +80,56 @@ class Engine {
   }
 
  private:
+  OpCode first_op() const { return batch_.empty() ? OpCode::none : batch_[0].op; }
+
+  // Whether this call was like the last one from its line, and is done.
+  bool replay() {
+    if (batch_.size() != 1 || comm_.has_deferred()) return false;
+    const Description& d = batch_[0];
+    Agreement& agreement = comm_.agreement_at(site_.line());
+    if (!agreement.settled || !kept<CallPlan>(agreement.plan).replay.fits(d, site_)) return false;
+    CallPlan& plan = kept<CallPlan>(agreement.plan);
+    const RawRecords& said = comm_.exchange(plan.replay.record(call_, d.x), call_, d.op, deadline_);
+    told_ = true;
+    if (!plan.replay.same(said)) return false;
+    w_.mine.push_back(d.x);
+    w_.mine.resize(1 + output_count(d.op, comm_.size()));
+    prepare_outputs(plan);
+    move_inlined(plan, said);
+    return true;
+  }
+
+  void play() {
+    say();
+    if (!told_) {
+      comm_.attach_deferred(w_.record);
+      w_.words.clear();
+      encode(w_.record, w_.words);
+      comm_.exchange(Saying(std::as_bytes(std::span(w_.words))), call_, first_op(), deadline_);
+    }
+    Agreement& agreement = comm_.agree(call_, site_.line());
+    CallPlan& plan = kept<CallPlan>(agreement.plan);
+    plan.replay.forget();
+    if (!agreement.repeated) {
+      plan.arranged.clear();
+      for (size_t op = 0; op < batch_.size(); ++op) {
+        plan.arranged.push_back(arrange(comm_.call_name(call_), agreement.records, op));
+      }
+    }
+    prepare_outputs(plan);
+    if (!agreement.repeated) work_out(plan, agreement.records);
+    agreement.settled = true;
+    move(plan, agreement.records);
+    if (agreement.repeated) note_replay(plan, agreement.records);
+  }
+
+  void note_replay(CallPlan& plan, const std::vector<Record>& records) {
+    const bool alone = batch_.size() == 1 && !batch_[0].out.defined() && batch_[0].parts.empty();
+    if (alone && plan.rounds.all().size() <= 1 && all_inlined(records)) {
+      plan.replay.note(call_, batch_[0], site_, comm_.rank(), comm_.said());
+    }
+  }
+
   // What is this rank's alone cannot be part of the agreement any more, and its
   // peers may be reading its memory: so the communicator ends, and the abort
   // waits for them.
@@ -96,6 +142,8 @@ class Engine {
   void say() {
     Record& record = w_.record;
     record.call = call_;
+    record.file = file_of(site_);
+    record.line = site_.line();
     record.problem = ErrorKind::none;
     record.problem_text.clear();
     record.payload.clear();
@@ -141,18 +189,29 @@ class Engine {
     }
   }
 
-  void move(const CallPlan& plan, const std::vector<Record>& records) {
+  void move(CallPlan& plan, const std::vector<Record>& records) {
+    const auto rounds = plan.rounds.all();
+    plan.inlined.clear();
+    if (rounds.size() == 1 && all_inlined(records)) {
+      plan.inlined.work_out(rounds[0], comm_.rank(), w_.mine, plan.peers, comm_.said());
+      move_inlined(plan, comm_.said());
+      return;
+    }
     try {
-      const auto rounds = plan.rounds.all();
-      if (rounds.size() == 1 && all_inlined(records)) {
-        comm_.transport().run_inlined(rounds[0], w_.mine, plan.peers);
-        moved_ = &plan.counted;
-        return;
-      }
       for (const Move& round : rounds) comm_.transport().run(round, w_.mine, plan.peers, deadline_);
     } catch (const PeerTrouble& trouble) {
       comm_.fail(trouble, call_);
     }
+    moved_ = &plan.counted;
+  }
+
+  void move_inlined(CallPlan& plan, const RawRecords& said) {
+    Transport& transport = comm_.transport();
+    transport.look_in(Moment::before_copy);
+    transport.look_in(Moment::during_copy);
+    plan.inlined.run(w_.mine, said);
+    transport.look_in(Moment::after_copy);
+    transport.look_in(Moment::before_leave);
     moved_ = &plan.counted;
   }
 
@@ -219,9 +278,11 @@ class Engine {
   CommState& comm_;
   std::span<const Description> batch_;
   std::span<Outcome> outcomes_;
+  const Site& site_;
   const int64_t call_;
   Deadline deadline_;
   Workspace& w_;
+  bool told_ = false;             // the ranks have exchanged what they say
   const Stats* moved_ = nullptr;  // what was moved, once it was
   int64_t allocations_ = 0;
   int64_t bytes_allocated_ = 0;

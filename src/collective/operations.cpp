@@ -19,65 +19,105 @@ Gathered gathered(Outcome& outcome) { return {std::move(outcome.tensor), std::mo
 
 }  // namespace
 
-Description AllGather::describe() const {
-  return {.op = OpCode::all_gather, .x = x, .out = out, .dim = dim, .scale = scale, .sizes = sizes};
+Description AllGather::describe(AllGather op) {
+  return {.op = OpCode::all_gather,
+          .x = std::move(op.x),
+          .out = std::move(op.out),
+          .dim = op.dim,
+          .scale = op.scale,
+          .sizes = std::move(op.sizes)};
 }
 Gathered AllGather::result(Outcome&& outcome) { return gathered(outcome); }
 
-Description AllGatherParts::describe() const {
-  return {.op = OpCode::all_gather_parts, .x = x, .parts = outs, .dim = dim, .sizes = sizes};
+Description AllGatherParts::describe(AllGatherParts op) {
+  return {.op = OpCode::all_gather_parts,
+          .x = std::move(op.x),
+          .parts = std::move(op.outs),
+          .dim = op.dim,
+          .sizes = std::move(op.sizes)};
 }
 Parts AllGatherParts::result(Outcome&& outcome) { return {std::move(outcome.parts), std::move(outcome.sizes)}; }
 
-Description AllGatherSame::describe() const { return {.op = OpCode::all_gather_same, .x = x, .out = out}; }
+Description AllGatherSame::describe(AllGatherSame op) {
+  return {.op = OpCode::all_gather_same, .x = std::move(op.x), .out = std::move(op.out)};
+}
 std::vector<Tensor> AllGatherSame::result(Outcome&& outcome) {
   std::vector<Tensor> parts;
   for (int64_t r = 0; r < outcome.tensor.shape(0); ++r) parts.push_back(outcome.tensor.select(0, r));
   return parts;
 }
 
-Description GatherSizes::describe() const { return {.op = OpCode::gather_sizes, .x = x, .dim = dim}; }
+Description GatherSizes::describe(GatherSizes op) {
+  return {.op = OpCode::gather_sizes, .x = std::move(op.x), .dim = op.dim};
+}
 Sizes GatherSizes::result(Outcome&& outcome) { return std::move(outcome.sizes); }
 
-Description ReduceScatter::describe() const {
-  return {.op = OpCode::reduce_scatter, .x = x, .out = out, .dim = dim, .reduction = op, .sizes = sizes};
+Description ReduceScatter::describe(ReduceScatter op) {
+  return {.op = OpCode::reduce_scatter,
+          .x = std::move(op.x),
+          .out = std::move(op.out),
+          .dim = op.dim,
+          .reduction = op.op,
+          .sizes = std::move(op.sizes)};
 }
 Tensor ReduceScatter::result(Outcome&& outcome) { return std::move(outcome.tensor); }
 
-Description AllReduce::describe() const { return {.op = OpCode::all_reduce, .x = x, .out = out, .reduction = op}; }
+Description AllReduce::describe(AllReduce op) {
+  return {.op = OpCode::all_reduce, .x = std::move(op.x), .out = std::move(op.out), .reduction = op.op};
+}
 Tensor AllReduce::result(Outcome&& outcome) { return std::move(outcome.tensor); }
 
-Description AllToAll::describe() const {
-  return {.op = OpCode::all_to_all, .x = x, .out = out, .dim = concat_dim, .split_dim = split_dim, .sizes = sizes};
+Description AllToAll::describe(AllToAll op) {
+  return {.op = OpCode::all_to_all,
+          .x = std::move(op.x),
+          .out = std::move(op.out),
+          .dim = op.concat_dim,
+          .split_dim = op.split_dim,
+          .sizes = std::move(op.sizes)};
 }
 Gathered AllToAll::result(Outcome&& outcome) { return gathered(outcome); }
 
-Description AllToAllV::describe() const {
-  return {.op = OpCode::all_to_all_v, .x = x, .out = out, .dim = dim, .sizes = send_sizes, .recv_sizes = recv_sizes};
+Description AllToAllV::describe(AllToAllV op) {
+  return {.op = OpCode::all_to_all_v,
+          .x = std::move(op.x),
+          .out = std::move(op.out),
+          .dim = op.dim,
+          .sizes = std::move(op.send_sizes),
+          .recv_sizes = std::move(op.recv_sizes)};
 }
 Gathered AllToAllV::result(Outcome&& outcome) { return gathered(outcome); }
 
-Description Broadcast::describe() const {
-  return {.op = OpCode::broadcast, .x = x, .out = out, .root = root, .scale = scale};
+Description Broadcast::describe(Broadcast op) {
+  return {.op = OpCode::broadcast, .x = std::move(op.x), .out = std::move(op.out), .root = op.root, .scale = op.scale};
 }
 Tensor Broadcast::result(Outcome&& outcome) { return std::move(outcome.tensor); }
 
-Description Scatter::describe() const {
-  return {.op = OpCode::scatter, .x = x, .out = out, .dim = dim, .root = root, .sizes = sizes};
+Description Scatter::describe(Scatter op) {
+  return {.op = OpCode::scatter,
+          .x = std::move(op.x),
+          .out = std::move(op.out),
+          .dim = op.dim,
+          .root = op.root,
+          .sizes = std::move(op.sizes)};
 }
 Gathered Scatter::result(Outcome&& outcome) { return gathered(outcome); }
 
-Description Gather::describe() const {
-  return {.op = OpCode::gather, .x = x, .out = out, .dim = dim, .root = root, .sizes = sizes};
+Description Gather::describe(Gather op) {
+  return {.op = OpCode::gather,
+          .x = std::move(op.x),
+          .out = std::move(op.out),
+          .dim = op.dim,
+          .root = op.root,
+          .sizes = std::move(op.sizes)};
 }
 Gathered Gather::result(Outcome&& outcome) { return gathered(outcome); }
 
-Description Reduce::describe() const {
-  return {.op = OpCode::reduce, .x = x, .out = out, .root = root, .reduction = op};
+Description Reduce::describe(Reduce op) {
+  return {.op = OpCode::reduce, .x = std::move(op.x), .out = std::move(op.out), .root = op.root, .reduction = op.op};
 }
 Tensor Reduce::result(Outcome&& outcome) { return std::move(outcome.tensor); }
 
-Description Barrier::describe() const { return {.op = OpCode::barrier}; }
+Description Barrier::describe(Barrier) { return {.op = OpCode::barrier}; }
 Barrier::Result Barrier::result(Outcome&&) { return {}; }
 
 void Comm::barrier(const Site& site) { run(*this, Barrier{}, site); }
@@ -114,7 +154,7 @@ namespace {
 template <class Op>
 typename Op::Result run_on(Comm& comm, const Tensor& x, Op op, const Site& site) {
   op.x = x;
-  return run(comm, op, site);
+  return run(comm, std::move(op), site);
 }
 
 }  // namespace

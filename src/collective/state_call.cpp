@@ -73,7 +73,8 @@ Announced announce(const Tensor& t, CommState& comm, bool written) {
 // A small tensor travels within the record.
 Announced announce_x(const Tensor& t, CommState& comm, std::vector<std::byte>& payload) {
   const size_t at = payload.size(), bytes = static_cast<size_t>(t.bytes());
-  if (bytes == 0 || comm.size() == 1 || bytes > kInlineBytes - at) return announce(t, comm, false);
+  if (bytes == 0) return {t.dtype(), t.shape(), t.strides(), {}, nullptr};  // nothing to be read
+  if (comm.size() == 1 || bytes > kInlineBytes - at) return announce(t, comm, false);
   payload.resize(at + (bytes + 15) / 16 * 16);
   copy_box({payload.data() + at, t.dtype(), t.shape(), row_major(t.shape())}, view_of(t));
   return {t.dtype(), t.shape(), t.strides(), {{at, kInlined}}, nullptr};
@@ -99,11 +100,16 @@ void add_outputs(const Description& d, CommState& comm, Statement& s, std::vecto
   if (d.out.defined()) {
     add_output(d.out, x, comm, s, tensors);
   } else if (d.op == OpCode::all_reduce) {
-    // Peers read it in a second round, so it must be announced with the rest.
-    add_output(comm.transport().allocate(x.dtype(), x.shape()), x, comm, s, tensors);
+    const Tensor out = comm.transport().allocate(x.dtype(), x.shape());
+    // Peers read it in a second round, so it must be announced with the rest; small ones need no such round.
+    const bool inlined = s.x().where.words[1] == kInlined;
+    s.tensors.push_back(inlined ? Announced{out.dtype(), out.shape(), out.strides(), {}, nullptr}
+                                : announce(out, comm, true));
+    s.in_place.push_back(kApart);
+    tensors.push_back(out);
     std::lock_guard lock(comm.guard());
     ++comm.stats.allocations;
-    comm.stats.bytes_allocated += tensors.back().bytes();
+    comm.stats.bytes_allocated += out.bytes();
   }
 }
 

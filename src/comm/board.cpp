@@ -39,24 +39,27 @@ Board::Board(void* memory, int rank, int size, std::chrono::nanoseconds patience
       records_(static_cast<size_t>(size)),
       lengths_(static_cast<size_t>(size)) {}
 
-void Board::write_record(std::span<const std::byte> mine, size_t from) {
+void Board::write_record(const Saying& mine, size_t from, uint64_t call) {
   Slot& slot = slots_[rank_];
   const uint32_t side = announcements_ % 2;
-  slot.record_bytes[side] = mine.size();
-  if (from < mine.size())
-    std::memcpy(slot.record[side], mine.data() + from, std::min(kRecordBytes, mine.size() - from));
+  const bool lies_there = mine.version != 0 && mine.version == written_[side];
+  const size_t end = lies_there ? mine.changed : mine.bytes.size();
+  if (from < end) std::memcpy(slot.record[side], mine.bytes.data() + from, std::min(kRecordBytes, end - from));
+  written_[side] = mine.bytes.size() <= kRecordBytes ? mine.version : 0;
+  // Last, just before the step in the same line: others look at that line all the time.
+  slot.record_bytes[side] = mine.bytes.size();
+  slot.call.store(call, std::memory_order_relaxed);
 }
 
-Waited Board::announce(std::span<const std::byte> mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
+Waited Board::announce(const Saying& mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
                        Deadline deadline, int& culprit) {
-  slots_[rank_].call.store(call, std::memory_order_relaxed);
   records.resize(static_cast<size_t>(size_));
   // Two records take turns. A rank writes over the one of two announcements ago
   // only after everybody made the last one, and nobody does that before having
-  // read the one before.
+  // read the one before. So short ones are read where they are.
   size_t longest = 0;
   for (size_t from = 0; from == 0 || from < longest; from += kRecordBytes) {
-    write_record(mine, from);
+    write_record(mine, from, call);
     step();
     if (const Waited waited = everyone(deadline, culprit); waited != Waited::reached) return waited;
     const uint32_t side = announcements_++ % 2;
@@ -68,17 +71,19 @@ Waited Board::announce(std::span<const std::byte> mine, uint64_t call, std::vect
       longest = std::max(longest, total);
     }
     for (int r = 0; r < size_; ++r) {
-      take_record(r, side, from, lengths_[static_cast<size_t>(r)]);
-      records[static_cast<size_t>(r)] = records_[static_cast<size_t>(r)];
+      const size_t length = lengths_[static_cast<size_t>(r)];
+      if (longest <= kRecordBytes) records[static_cast<size_t>(r)] = {slots_[r].record[side], length};
+      else records[static_cast<size_t>(r)] = take_record(r, side, from, length);
     }
   }
   return Waited::reached;
 }
 
-void Board::take_record(int peer, uint32_t side, size_t from, size_t total) {
+std::span<const std::byte> Board::take_record(int peer, uint32_t side, size_t from, size_t total) {
   auto& whole = records_[static_cast<size_t>(peer)];
   if (whole.size() != total) whole.resize(total);
   if (from < total) std::memcpy(whole.data() + from, slots_[peer].record[side], std::min(kRecordBytes, total - from));
+  return whole;
 }
 
 Waited Board::everyone(Deadline deadline, int& culprit) {

@@ -3,7 +3,7 @@
 //
 // Every rank owns one slot. It counts its steps there (an announcement, a
 // finished move), and others wait for the count.
-//   announce   write the record, make a step; then wait for that step of everybody and copy their records
+//   announce   write the record, make a step; then wait for that step of everybody and read their records
 //   move       claim, copy out of the peers' memory, drop the claim, make a step; wait for that step of one's readers
 //   abort      publish a verdict (the first one stands), close every slot, wake all sleepers; then wait until no claim is
 //              left: only then may a rank give up its memory
@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "comm/futex.hpp"
+#include "comm/saying.hpp"
 
 namespace tessera {
 
@@ -40,10 +41,11 @@ struct alignas(128) Slot {
   std::atomic<uint32_t> sleepers{0};
   std::atomic<uint64_t> call{0};  // what the rank is in, for messages: number × 256 + operation
   uint64_t record_bytes[2] = {0, 0};
-  std::byte record[2][kRecordBytes];
-  alignas(128) std::atomic<uint32_t> claim{0};  // written by its rank alone: not 0 while it reads others' memory
-  std::atomic<uint32_t> left{0};                // a Left
-  std::atomic<uint32_t> shrinks{0};             // it came to survivors()
+  alignas(128) std::byte record[2][kRecordBytes];  // apart from the word that others wait for, or each would take the
+                                                   // other's line away while it is written
+  alignas(128) std::atomic<uint32_t> claim{0};     // written by its rank alone: not 0 while it reads others' memory
+  std::atomic<uint32_t> left{0};                   // a Left
+  std::atomic<uint32_t> shrinks{0};                // it came to survivors()
   char farewell[256] = {};
   // What this rank would tell all, written whole before it is offered; the head says whose offer stands.
   uint32_t verdict_kind = 0;
@@ -75,9 +77,10 @@ class Board {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  // Publishes `mine` and waits for everybody's. records[r] is a copy, valid until this rank's next announcement.
+  // Publishes `mine` and waits for everybody's. records[r] is valid until this rank's next announcement, and lies where
+  // its owner wrote it, unless one of them is long.
   // Otherwise returns what happened, and `culprit` is the rank waited for. Throws Error where a length is beyond reason.
-  Waited announce(std::span<const std::byte> mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
+  Waited announce(const Saying& mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
                   Deadline deadline, int& culprit);
 
   // False, and nothing claimed, where there is a verdict.
@@ -119,8 +122,8 @@ class Board {
   Waited sleep_for(Slot& slot, Deadline deadline, int* lost);
   int dead_before_its_step() const;
   Waited everyone(Deadline deadline, int& culprit);
-  void write_record(std::span<const std::byte> mine, size_t from);
-  void take_record(int peer, uint32_t side, size_t from, size_t total);
+  void write_record(const Saying& mine, size_t from, uint64_t call);
+  std::span<const std::byte> take_record(int peer, uint32_t side, size_t from, size_t total);
   bool claimed(int peer) const;
   bool all_have_come_to_shrink() const;
   void choose(const std::function<uint64_t(int members)>& heir);
@@ -135,6 +138,7 @@ class Board {
   uint32_t steps_ = 0;          // twice the steps this rank has made
   uint32_t announcements_ = 0;  // their parity says which of the two records is in use
   std::chrono::nanoseconds patience_;
+  uint64_t written_[2] = {0, 0};  // which version lies in each of the two
   std::vector<std::vector<std::byte>> records_;
   std::vector<size_t> lengths_;
   std::unique_ptr<std::mutex> offering_ = std::make_unique<std::mutex>();  // threads of this rank that abort at once

@@ -201,39 +201,43 @@ void CommState::check_usable() {
                   name_, verdict.text));
 }
 
-Agreement& CommState::agree(Record& mine, Deadline deadline) {
-  attach_deferred(mine);
-  const OpCode op = mine.statements.empty() ? OpCode::none : mine.statements[0].op;
-  words_.clear();
-  encode(mine, words_);
+const RawRecords& CommState::exchange(const Saying& mine, int64_t call, OpCode op, Deadline deadline) {
   try {
-    transport_->exchange(std::as_bytes(std::span(words_)),
-                         static_cast<uint64_t>(mine.call) * 256 + static_cast<uint64_t>(op), spans_, deadline);
+    transport_->exchange(mine, static_cast<uint64_t>(call) * 256 + static_cast<uint64_t>(op), said_, deadline);
   } catch (const PeerTrouble& trouble) {
-    fail(trouble, mine.call);
+    fail(trouble, call);
+  }
+  return said_;
+}
+
+Agreement& CommState::agree(int64_t call, int64_t line) {
+  copies_.resize(said_.size());
+  for (size_t r = 0; r < said_.size(); ++r) {
+    copies_[r].assign(said_[r].begin(), said_[r].end());
+    said_[r] = copies_[r];
   }
   // Where a loop makes several calls, each of its lines has a place of its own.
-  Agreement& agreement = agreements_[static_cast<uint64_t>(mine.line) % agreements_.size()];
+  Agreement& agreement = agreement_at(line);
   agreement.repeated = agreement.settled && note_said(agreement);
   if (agreement.repeated) {
-    for (size_t r = 0; r < spans_.size(); ++r) decode_changes(spans_[r], agreement.records[r]);
+    for (size_t r = 0; r < said_.size(); ++r) decode_changes(said_[r], agreement.records[r]);
     return agreement;
   }
   agreement.settled = false;
-  agreement.said.resize(spans_.size());
-  agreement.records.resize(spans_.size());
+  agreement.said.resize(said_.size());
+  agreement.records.resize(said_.size());
   note_said(agreement);
-  for (size_t r = 0; r < spans_.size(); ++r) decode(spans_[r], agreement.records[r]);
+  for (size_t r = 0; r < said_.size(); ++r) decode(said_[r], agreement.records[r]);
   check_sense(agreement.records);
-  check_agreement(call_name(mine.call), agreement.records);
+  check_agreement(call_name(call), agreement.records);
   return agreement;
 }
 
 // Whether every rank said the same as before; what differs is noted.
 bool CommState::note_said(Agreement& agreement) const {
   bool same = true;
-  for (size_t r = 0; r < spans_.size(); ++r) {
-    const auto now = common_part(spans_[r]);
+  for (size_t r = 0; r < said_.size(); ++r) {
+    const auto now = said_[r].subspan(changed_part(said_[r]).end);
     auto& before = agreement.said[r];
     if (now.size() == before.size() && std::memcmp(now.data(), before.data(), now.size()) == 0) continue;
     before.assign(now.begin(), now.end());

@@ -72,10 +72,17 @@ class CommState : public std::enable_shared_from_this<CommState> {
   int64_t last_call() const { return calls_; }
   CallName call_name(int64_t number) const { return {number, name_, size_}; }
 
-  // Says `mine` to everybody and returns what everybody said, when all agree;
-  // throws on every rank otherwise. Valid until the next call. An error of a
-  // Work that was dropped is told here.
-  Agreement& agree(Record& mine, Deadline deadline);
+  // Says `mine` to everybody and returns what everybody said, as it came. Valid until the next exchange.
+  const RawRecords& exchange(const Saying& mine, int64_t call, OpCode op, Deadline deadline);
+  // Works out what that was, when all agree; throws on every rank otherwise. The line of the call says where to look for
+  // an earlier one like it. Valid until the next call.
+  Agreement& agree(int64_t call, int64_t line);
+  Agreement& agreement_at(int64_t line) { return agreements_[static_cast<uint64_t>(line) % agreements_.size()]; }
+  // What was said in the last exchange; copies of it after agree().
+  const RawRecords& said() const { return said_; }
+  // An error of a Work that was dropped is told to all by the next call.
+  bool has_deferred() const { return has_deferred_.load(std::memory_order_acquire); }
+  void attach_deferred(Record& mine);
   // Makes the error that all ranks see out of a peer that did not come; the
   // communicator is dead then.
   [[noreturn]] void fail(const PeerTrouble& trouble, int64_t call);
@@ -98,7 +105,6 @@ class CommState : public std::enable_shared_from_this<CommState> {
 
  private:
   void work_off();
-  void attach_deferred(Record& mine);
   bool note_said(Agreement& agreement) const;
   std::string where_ranks_are(int64_t call) const;
   [[noreturn]] void die(PeerTrouble::Kind kind, const std::string& what, int64_t call, const std::vector<int>& missing);
@@ -124,8 +130,8 @@ class CommState : public std::enable_shared_from_this<CommState> {
   std::atomic<bool> has_deferred_{false};
 
   // Kept between calls for their capacity.
-  std::vector<int64_t> words_;
-  std::vector<std::span<const std::byte>> spans_;
+  RawRecords said_;
+  std::vector<std::vector<std::byte>> copies_;
   std::array<Agreement, 16> agreements_;
 };
 

@@ -78,6 +78,7 @@ class Reader {
   // The number of the call, where the tensors lie, and the elements of small ones, which come first.
   void changes(Record& record) {
     record.call = word();
+    word();
     size_t tensors = count(sizeof(Handle));
     for (Statement& statement : record.statements) {
       for (Announced& tensor : statement.tensors) {
@@ -91,15 +92,17 @@ class Reader {
       for (Announced& tensor : statement.tensors) tensor.inlined = inlined(tensor, bytes);
     }
   }
-  void skip_changes() {
+  ChangedPart skip_changes() {
+    const size_t all = bytes_.size();
+    word();
     word();
     const size_t tensors = count(sizeof(Handle));
     bytes_ = bytes_.subspan(tensors * sizeof(Handle));
-    const size_t padded = (count(1) + 7) / 8 * 8;
+    const size_t payload = count(1), padded = (payload + 7) / 8 * 8;
     if (padded > bytes_.size()) fail();
     bytes_ = bytes_.subspan(padded);
+    return {all - bytes_.size() - padded, payload, all - bytes_.size()};
   }
-  std::span<const std::byte> rest() const { return bytes_; }
 
  private:
   // Where the tensor's elements begin in the payload of that many bytes, which is next; null: elsewhere.
@@ -227,6 +230,7 @@ bool cuts(OpCode op) {
 
 void encode(const Record& record, std::vector<int64_t>& words) {
   words.push_back(record.call);
+  words.push_back(0);  // its version: see Replay
   const size_t tensors = words.size();
   words.push_back(0);
   for (const Statement& statement : record.statements) {
@@ -256,11 +260,7 @@ void decode(std::span<const std::byte> bytes, Record& record) {
   decode_changes(bytes, record);
 }
 
-std::span<const std::byte> common_part(std::span<const std::byte> bytes) {
-  Reader reader(bytes);
-  reader.skip_changes();
-  return reader.rest();
-}
+ChangedPart changed_part(std::span<const std::byte> bytes) { return Reader(bytes).skip_changes(); }
 
 void decode_changes(std::span<const std::byte> bytes, Record& record) { Reader(bytes).changes(record); }
 

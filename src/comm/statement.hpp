@@ -49,7 +49,7 @@ struct Statement {
 };
 
 // As many bytes of elements travel within a record. The handle of such a tensor is where they begin, and kInlined.
-inline constexpr size_t kInlineBytes = 1024;
+inline constexpr size_t kInlineBytes = 2048;
 inline constexpr uint64_t kInlined = uint64_t{1} << 61;
 
 // All that a rank says in one exchange.
@@ -66,11 +66,19 @@ struct Record {
   std::string site() const { return fmt::format("{}:{}", file, line); }
 };
 
-// As words: first what changes with every call (its number, where the tensors lie, the elements of small ones), then what calls that are alike have in common. All of these
-// copy before they check, and throw Error for what makes no sense.
+// What all ranks said, by rank, as it came: where ranks share memory it lies in that, and a peer that is damaged may write
+// over it at any time. So it is copied before it is checked.
+using RawRecords = std::vector<std::span<const std::byte>>;
+
+// As words: first what changes with every call (its number, where the tensors lie, the elements of small ones), then what
+// calls that are alike have in common. All of these throw Error for what makes no sense.
 void encode(const Record& record, std::vector<int64_t>& words);  // appends
 void decode(std::span<const std::byte> bytes, Record& record);   // `bytes` must outlive what is inlined
-std::span<const std::byte> common_part(std::span<const std::byte> bytes);
+// Where in a record that part ends, and where in it the elements are.
+struct ChangedPart {
+  size_t payload_at = 0, payload_bytes = 0, end = 0;
+};
+ChangedPart changed_part(std::span<const std::byte> bytes);
 // Only what changes; the rest of `record` was decoded from the same common part
 // before.
 void decode_changes(std::span<const std::byte> bytes, Record& record);

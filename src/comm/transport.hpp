@@ -7,10 +7,12 @@
 #include <string>
 #include <vector>
 
+#include <tessera/comm.hpp>
 #include <tessera/reduction.hpp>
 #include <tessera/tensor.hpp>
 
 #include "comm/futex.hpp"
+#include "comm/saying.hpp"
 #include "tensor/view.hpp"
 
 namespace tessera {
@@ -27,7 +29,7 @@ struct Announced {
   Dims shape;
   Dims strides;
   Handle where;
-  // Of a tensor that travelled within the record itself: its elements, row-major, in this rank's copy of the record.
+  // Of a tensor that travelled within the record itself: its elements, row-major, in its owner's record.
   const std::byte* inlined = nullptr;
   ConstView inlined_view() const { return {inlined, dtype, shape, row_major(shape)}; }
 };
@@ -108,18 +110,18 @@ class Transport {
   // New memory, of the kind that peers read best.
   virtual Tensor allocate(DType dtype, const Dims& shape) { return Tensor::empty(dtype, shape); }
 
-  // Gives `mine` to all ranks and gets theirs; records[r] stays valid until the
-  // next exchange. `call` tells others where this rank is. Throws PeerTrouble.
-  virtual void exchange(std::span<const std::byte> mine, uint64_t call,
-                        std::vector<std::span<const std::byte>>& records, Deadline deadline) = 0;
+  // Gives `mine` to all ranks and gets theirs; records[r] stays valid until the next exchange, though a peer that is
+  // damaged may write over it. `call` tells others where this rank is. Throws PeerTrouble.
+  virtual void exchange(const Saying& mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
+                        Deadline deadline) = 0;
 
   // Runs this rank's part of a move that all ranks agreed on. `mine` are this
   // rank's tensors, `peers` those of all ranks by number. Returns when the data
   // is here and nobody reads this rank's memory any more. Throws PeerTrouble.
   virtual void run(const Move& move, std::span<const Tensor> mine, const PeerTensors& peers, Deadline deadline) = 0;
 
-  // The same for a move that reads nothing but what travelled within the records: no rank waits for another.
-  virtual void run_inlined(const Move& move, std::span<const Tensor> mine, const PeerTensors& peers) = 0;
+  // Lets a test look in at a moment of a move that this transport does not run: of what travelled within the records.
+  virtual void look_in(Moment) {}
 
   // `tag` and `from` (-1: any) as in send() and recv(). The tickets keep the tensors. A receive that is `started` goes on
   // while this rank does something else.

@@ -21,12 +21,8 @@ class Claim {
 
 }  // namespace
 
-void BoardTransport::look_in(Moment moment) {
-  if (probe_) probe_(moment, board_.rank(), call_);
-}
-
-void BoardTransport::exchange(std::span<const std::byte> mine, uint64_t call,
-                              std::vector<std::span<const std::byte>>& records, Deadline deadline) {
+void BoardTransport::exchange(const Saying& mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
+                              Deadline deadline) {
   call_ = static_cast<int64_t>(call / 256);
   look_in(Moment::before_announce);
   int culprit = 0;
@@ -46,14 +42,6 @@ void BoardTransport::wait_for(int peer, Deadline deadline) {
     case Waited::closed: throw PeerTrouble{PeerTrouble::closed, peer};
     case Waited::timed_out: throw PeerTrouble{PeerTrouble::timed_out, peer};
   }
-}
-
-void BoardTransport::run_inlined(const Move& move, std::span<const Tensor> mine, const PeerTensors& peers) {
-  look_in(Moment::before_copy);
-  look_in(Moment::during_copy);
-  receive_all(move, mine, peers, Deadline());
-  look_in(Moment::after_copy);
-  look_in(Moment::before_leave);
 }
 
 void BoardTransport::run(const Move& move, std::span<const Tensor> mine, const PeerTensors& peers, Deadline deadline) {

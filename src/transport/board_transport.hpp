@@ -17,10 +17,12 @@ class BoardTransport : public Transport {
  public:
   int rank() const override { return board_.rank(); }
   int size() const override { return board_.size(); }
-  void exchange(std::span<const std::byte> mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
+  void exchange(const Saying& mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
                 Deadline deadline) override;
   void run(const Move& move, std::span<const Tensor> mine, const PeerTensors& peers, Deadline deadline) override;
-  void run_inlined(const Move& move, std::span<const Tensor> mine, const PeerTensors& peers) override;
+  void look_in(Moment moment) override {
+    if (probe_) probe_(moment, board_.rank(), call_);
+  }
   bool aborted() const override { return board_.aborted(); }
   uint64_t call_of(int peer) const override { return board_.call_of(peer); }
   bool has_come(int peer) const override { return board_.has_come(peer); }
@@ -40,7 +42,6 @@ class BoardTransport : public Transport {
 
  private:
   void wait_for(int peer, Deadline deadline);
-  void look_in(Moment moment);
 
   Board board_;
   Probe probe_;

@@ -1,11 +1,14 @@
 // `tessera doctor`: that it tells the same in both forms, and only what can be.
 #include <set>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "comm/statement.hpp"
 #include "launched.hpp"
 #include "transport/shm/limits.hpp"
+#include "transport/shm/shm.hpp"
 
 namespace tessera::testing_support {
 namespace {
@@ -15,8 +18,9 @@ TEST(Doctor, ReportsReadably) {
   EXPECT_TRUE(ending.output.starts_with("tessera ")) << ending.output;
   EXPECT_EQ(ending.output.find('\033'), std::string::npos) << "colours in a pipe";
   EXPECT_EQ(ending.errors, "");
-  for (const char* topic : {"cores", "memory", "huge pages", "/dev/shm", "shared memory", "ends", "waking",
-                            "cross-memory", "address space", "open files", "hwloc", "MPI", "PyTorch", "GPUs"}) {
+  for (const char* topic :
+       {"cores", "memory", "huge pages", "/dev/shm", "shared memory", "ends", "waking", "cross-memory", "small",
+        "shared heap", "other memory", "address space", "open files", "hwloc", "MPI", "PyTorch", "GPUs"}) {
     EXPECT_NE(ending.output.find(topic), std::string::npos) << topic;
   }
   EXPECT_EQ(ending.output.ends_with("\nRanks can be processes of this machine.\n"), ending.code == 0) << ending.output;
@@ -35,6 +39,13 @@ TEST(Doctor, TellsTheSameAsJson) {
     EXPECT_TRUE(mark != "problem" || !check["remedy"].get<std::string>().empty()) << check;
   }
   EXPECT_GE(topics.size(), 14u);
+}
+
+// What it says of the thresholds is what is in use.
+TEST(Doctor, NamesTheThresholdsInUse) {
+  const std::string text = run_cli({"doctor"}).output;
+  EXPECT_NE(text.find(fmt::format("up to {} KiB: travels within", kInlineBytes / 1024)), std::string::npos) << text;
+  EXPECT_NE(text.find(fmt::format("{} KiB with 2 ranks", shm::eager_bytes(2) / 1024)), std::string::npos) << text;
 }
 
 // Every test of ranks as processes passes here, so these must work here.

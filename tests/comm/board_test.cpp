@@ -90,8 +90,9 @@ void announce_rounds(Board& board, int rounds) {
   Records records;
   for (int round = 0; round < rounds; ++round) {
     int culprit = -1;
-    ASSERT_EQ(board.announce(said(board.rank(), round), static_cast<uint64_t>(round), records, far_away(), culprit),
-              Waited::reached);
+    ASSERT_EQ(
+        board.announce(Saying(said(board.rank(), round)), static_cast<uint64_t>(round), records, far_away(), culprit),
+        Waited::reached);
     ASSERT_EQ(records.size(), static_cast<size_t>(board.size()));
     for (int r = 0; r < board.size(); ++r) {
       const auto expected = said(r, round);

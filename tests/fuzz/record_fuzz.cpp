@@ -60,7 +60,7 @@ void try_record(std::span<const std::byte> bytes, int ranks, size_t sound, std::
     encode(fuzz::sound_record(sound, r, ranks), said[static_cast<size_t>(r)]);
     decode(std::as_bytes(std::span(said[static_cast<size_t>(r)])), records[static_cast<size_t>(r)]);
   }
-  common_part(bytes);
+  changed_part(bytes);
   decode(bytes, records.back());
   const std::string name = "fuzz";
   check_sense(records);

@@ -14,9 +14,12 @@
 namespace tessera::shm {
 namespace {
 
-// A terminate handler may run at any time until the end, so its place is kept mapped for good.
-Place* own_place = nullptr;
-std::shared_ptr<Segment>* kept_segment = nullptr;
+// Where this process leaves its last words. A terminate handler may run at any time until the end, so it is never freed.
+struct Testament {
+  std::shared_ptr<Segment> segment;
+  int rank;
+};
+const Testament* testament = nullptr;
 std::terminate_handler terminate_before = nullptr;
 
 std::string type_name(const std::type_info& type) {
@@ -42,7 +45,7 @@ std::string text_of_current_exception() {
 [[noreturn]] void leave_last_words() {
   const std::string text = text_of_current_exception();
   const size_t length = std::min(text.size(), sizeof(Place::last_words) - 1);
-  std::memcpy(own_place->last_words, text.data(), length);
+  std::memcpy(testament->segment->place(testament->rank).last_words, text.data(), length);
   if (terminate_before != nullptr) terminate_before();
   std::abort();
 }
@@ -55,9 +58,8 @@ Comm connect(std::shared_ptr<Segment> segment, int rank, Way way, const RunOptio
   auto world = std::make_shared<World>(segment, rank, way, deadline);
   auto state = std::make_shared<detail::CommState>(std::make_unique<ShmTransport>(std::move(world), options.probe),
                                                    options.name, options.timeout);
-  if (own_place == nullptr) {
-    kept_segment = new std::shared_ptr<Segment>(segment);
-    own_place = &segment->place(rank);
+  if (testament == nullptr) {
+    testament = new Testament{segment, rank};
     terminate_before = std::set_terminate(leave_last_words);
   }
   return Comm(std::move(state));

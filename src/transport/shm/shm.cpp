@@ -132,8 +132,8 @@ Tensor ShmTransport::allocate(DType dtype, const Dims& shape) {
   return Tensor::empty(dtype, shape);
 }
 
-void ShmTransport::exchange(std::span<const std::byte> mine, uint64_t call,
-                            std::vector<std::span<const std::byte>>& records, Deadline deadline) {
+void ShmTransport::exchange(const Saying& mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
+                            Deadline deadline) {
   mirrors_.swap(announcing_);  // nobody reads those of the last call any more
   announcing_.clear();
   BoardTransport::exchange(mine, call, records, deadline);

@@ -51,9 +51,8 @@ void ThreadsTransport::receive_all(const Move& move, std::span<const Tensor> min
       } else {
         const Announced& there = *peers[static_cast<size_t>(term.rank)][tensor];
         const auto* data = reinterpret_cast<const std::byte*>(there.where.words[0]);
-        const ConstView whole =
-            there.inlined != nullptr ? there.inlined_view() : ConstView{data, there.dtype, there.shape, there.strides};
-        terms_.push_back(whole.box(term.box));
+        const ConstView whole{data, there.dtype, there.shape, there.strides};
+        terms_.push_back((there.inlined != nullptr ? there.inlined_view() : whole).box(term.box));
       }
     }
     if (receive.is_copy()) copy_box(target, terms_[0], total_bytes);

@@ -1,0 +1,41 @@
+// Moving what travelled within the records: it is here already, so no rank waits for another and no transport is asked.
+#pragma once
+
+#include <vector>
+
+#include "comm/statement.hpp"
+#include "tensor/view.hpp"
+
+namespace tessera {
+
+class InlinedMove {
+ public:
+  // `peers` were decoded from the records `said`; of every term that another rank has, the elements are in its record.
+  void work_out(const Move& move, int rank, std::span<const Tensor> mine, const PeerTensors& peers,
+                const RawRecords& said);
+  void clear();
+  // `mine` and `said` may lie elsewhere than before, but are otherwise alike.
+  void run(std::span<const Tensor> mine, const RawRecords& said);
+
+ private:
+  static constexpr int kOwn = -1;
+  struct Source {
+    int rank = kOwn;     // whose record it is in
+    int tensor = 0;      // kOwn: which of this rank's tensors
+    int64_t offset = 0;  // bytes, from the beginning of either
+  };
+  struct Step {
+    int tensor = 0;
+    int64_t offset = 0;      // bytes
+    int64_t flat_bytes = 0;  // what one memcpy does, if it does
+    View target;
+    size_t first = 0, count = 0;  // its sources
+    Reduction reduction;
+  };
+
+  std::vector<Step> steps_;
+  std::vector<Source> sources_;
+  std::vector<ConstView> views_;  // of each source
+};
+
+}  // namespace tessera

@@ -1,0 +1,81 @@
+#include "collective/replay.hpp"
+
+#include <cstring>
+
+#include "tensor/copy.hpp"
+#include "tensor/strided.hpp"
+
+namespace tessera {
+
+using detail::Description;
+
+void Replay::note(int64_t call, const Description& d, const Site& site, int rank, const RawRecords& said) {
+  version_ = call;
+  like_ = d;
+  like_.x = {};
+  has_x_ = d.x.defined();
+  if (has_x_) {
+    dtype_ = d.x.dtype();
+    shape_ = d.x.shape();
+    strides_ = d.x.strides();
+    flat_ = d.x.is_contiguous();
+  }
+  file_ = site.file_name();
+  line_ = site.line();
+  heard_.resize(said.size());
+  for (size_t r = 0; r < said.size(); ++r) {
+    heard_[r].bytes.assign(said[r].begin(), said[r].end());
+    heard_[r].changed = changed_part(said[r]);
+    heard_[r].version = 0;
+  }
+  const Heard& own = heard_[static_cast<size_t>(rank)];
+  changed_ = own.changed;
+  words_.resize(own.bytes.size() / sizeof(int64_t));
+  std::memcpy(words_.data(), own.bytes.data(), own.bytes.size());
+  noted_ = true;
+}
+
+bool Replay::fits(const Description& d, const Site& site) const {
+  if (!noted_ || d.op != like_.op || d.x.defined() != has_x_ || d.out.defined() || !d.parts.empty() ||
+      d.problem != nullptr || site.line() != line_ || site.file_name() != file_)
+    return false;
+  if (has_x_ && (d.x.dtype() != dtype_ || !(d.x.shape() == shape_) || !(d.x.strides() == strides_))) return false;
+  return d.dim == like_.dim && d.split_dim == like_.split_dim && d.root == like_.root && d.scale == like_.scale &&
+         d.reduction.op == like_.reduction.op && d.reduction.factor == like_.reduction.factor &&
+         d.extra[0] == like_.extra[0] && d.extra[1] == like_.extra[1] && d.sizes == like_.sizes &&
+         d.recv_sizes == like_.recv_sizes;
+}
+
+Saying Replay::record(int64_t call, const Tensor& x) {
+  words_[0] = call;
+  words_[1] = version_;
+  const auto bytes = std::as_writable_bytes(std::span(words_));
+  if (changed_.payload_bytes > 0) {
+    std::byte* payload = bytes.data() + changed_.payload_at;
+    if (flat_) std::memcpy(payload, x.data(), static_cast<size_t>(x.bytes()));
+    else copy_box({payload, dtype_, shape_, row_major(shape_)}, view_of(x));
+  }
+  return {bytes, changed_.end, static_cast<uint64_t>(version_)};
+}
+
+bool Replay::compare(const Heard& before, std::span<const std::byte> now) {
+  constexpr size_t kOwn = 2 * sizeof(int64_t);  // number and version
+  const auto& [at, bytes, end] = before.changed;
+  return std::memcmp(now.data() + kOwn, before.bytes.data() + kOwn, at - kOwn) == 0 &&
+         std::memcmp(now.data() + end, before.bytes.data() + end, now.size() - end) == 0;
+}
+
+bool Replay::same(const RawRecords& said) {
+  for (size_t r = 0; r < heard_.size(); ++r) {
+    Heard& before = heard_[r];
+    if (said[r].size() != before.bytes.size()) return false;
+    int64_t version = 0;
+    std::memcpy(&version, said[r].data() + sizeof(int64_t), sizeof(version));
+    if (version != 0 && version == before.version) continue;
+    if (!compare(before, said[r])) return false;
+    before.version = version;
+  }
+  return true;
+}
+
+}  // namespace tessera

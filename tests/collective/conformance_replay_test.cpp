@@ -1,0 +1,141 @@
+// Conformance: small calls that are made again and again from one line. What is worked out once is played again, so this is
+// about what may change in between: elements, sizes, strides, who gives an output, and who calls something else.
+#include <tessera/collective.hpp>
+
+#include "collective/cases.hpp"
+#include "support/failures.hpp"
+#include "support/ranks.hpp"
+
+namespace tessera::testing_support {
+namespace {
+
+class Again : public Conformance {};
+INSTANTIATE_TEST_SUITE_P(Transports, Again, everywhere(), name_of);
+
+constexpr int kTimes = 12;
+
+float value(int rank, int time, int64_t i) { return static_cast<float>(1000 * time + 100 * rank + i); }
+
+Tensor mine(const Comm& comm, int time, int64_t rows) {
+  return Tensor::generate(DType::f32, {rows, 3}, [&](auto at) { return value(comm.rank(), time, 3 * at[0] + at[1]); });
+}
+
+void expect_gathered(const Gathered& all, int time, const Sizes& sizes) {
+  ASSERT_EQ(all.sizes, sizes);
+  int64_t row = 0;
+  for (size_t r = 0; r < sizes.size(); ++r) {
+    for (int64_t i = 0; i < 3 * sizes[r]; ++i) {
+      ASSERT_EQ(all.tensor.at<float>(row + i / 3, i % 3), value(static_cast<int>(r), time, i)) << "time " << time;
+    }
+    row += sizes[r];
+  }
+}
+
+TEST_P(Again, WithOtherElements) {
+  on_ranks([](Comm& comm) {
+    Sizes sizes;
+    for (int r = 0; r < comm.size(); ++r) sizes.push_back(r % 3);  // some have nothing
+    std::vector<Gathered> kept;
+    for (int time = 0; time < kTimes; ++time) {
+      kept.push_back(all_gather(comm, mine(comm, time, sizes[static_cast<size_t>(comm.rank())])));
+      comm.barrier();
+    }
+    for (int time = 0; time < kTimes; ++time) expect_gathered(kept[static_cast<size_t>(time)], time, sizes);
+    EXPECT_EQ(comm.stats().exchanges, 2 * kTimes);
+    EXPECT_EQ(comm.stats().allocations, kTimes);
+    EXPECT_EQ(comm.stats().copies, static_cast<int64_t>(kTimes * std::count_if(sizes.begin(), sizes.end(),
+                                                                               [](int64_t s) { return s > 0; })));
+  });
+}
+
+TEST_P(Again, WithOtherSizesNowAndThen) {
+  on_ranks([](Comm& comm) {
+    for (int time = 0; time < kTimes; ++time) {
+      Sizes sizes(static_cast<size_t>(comm.size()), 4);
+      if (time == 5) sizes.back() = 7;
+      if (time == 8) sizes.front() = 600;  // too long to travel within the record
+      expect_gathered(all_gather(comm, mine(comm, time, sizes[static_cast<size_t>(comm.rank())])), time, sizes);
+    }
+  });
+}
+
+TEST_P(Again, WithOtherStridesAndOutputsOnOneRank) {
+  on_ranks([](Comm& comm) {
+    const Sizes sizes(static_cast<size_t>(comm.size()), 4);
+    for (int time = 0; time < kTimes; ++time) {
+      const bool differs = comm.rank() == 0 && time % 4 == 3;
+      Tensor x = mine(comm, time, 4);
+      if (differs) x = x.transpose(0, 1).clone().transpose(0, 1);
+      const Tensor out = differs ? Tensor::zeros(DType::f32, {4 * comm.size(), 3}) : Tensor();
+      expect_gathered(all_gather(comm, x, {.out = out}), time, sizes);
+    }
+  });
+}
+
+TEST_P(Again, EveryOperation) {
+  on_ranks([](Comm& comm) {
+    const int n = comm.size();
+    for (int time = 0; time < kTimes; ++time) {
+      const Tensor x = mine(comm, time, n);
+      const auto sum = [&](int64_t i) {
+        float total = 0;
+        for (int r = 0; r < n; ++r) total += value(r, time, i);
+        return total;
+      };
+      const Tensor reduced = all_reduce(comm, x);
+      const Tensor part = reduce_scatter(comm, x, 0);
+      const Gathered crossed = all_to_all_v(comm, x, Sizes(static_cast<size_t>(n), 1));
+      const Tensor told = broadcast(comm, comm.rank() == n - 1 ? x : Tensor(), n - 1);
+      const std::vector<Tensor> same = all_gather_same(comm, x);
+      for (int64_t i = 0; i < 3 * n; ++i) {
+        ASSERT_EQ(reduced.at<float>(i / 3, i % 3), sum(i));
+        ASSERT_EQ(told.at<float>(i / 3, i % 3), value(n - 1, time, i));
+        for (int r = 0; r < n; ++r) ASSERT_EQ(same[static_cast<size_t>(r)].at<float>(i / 3, i % 3), value(r, time, i));
+      }
+      for (int64_t i = 0; i < 3; ++i) {
+        ASSERT_EQ(part.at<float>(0, i), sum(3 * comm.rank() + i));
+        for (int r = 0; r < n; ++r) ASSERT_EQ(crossed.tensor.at<float>(r, i), value(r, time, 3 * comm.rank() + i));
+      }
+    }
+  });
+}
+
+TEST_P(Again, ADisagreementIsFoundInTheMiddle) {
+  on_ranks([](Comm& comm) {
+    if (comm.size() == 1) return;
+    for (int time = 0; time < kTimes; ++time) {
+      const bool wrong = time == 6 && comm.rank() == comm.size() - 1;
+      const Tensor x = wrong ? Tensor::zeros(DType::f32, {4, 5}) : mine(comm, time, 4);
+      if (time != 6) {
+        expect_gathered(all_gather(comm, x), time, Sizes(static_cast<size_t>(comm.size()), 4));
+        continue;
+      }
+      const auto thrown = test::thrown_by([&] { all_gather(comm, x); });
+      EXPECT_EQ(thrown.type, "MismatchError") << thrown;
+    }
+  });
+}
+
+// From one line: what some ranks know from before is none of the others' business.
+TEST_P(Again, FromAnotherLineOnSomeRanks) {
+  on_ranks([](Comm& comm) {
+    const Sizes sizes(static_cast<size_t>(comm.size()), 2);
+    for (int time = 0; time < kTimes; ++time) {
+      const Tensor x = mine(comm, time, 2);
+      if (comm.rank() == 0 && time % 3 == 2) expect_gathered(all_gather(comm, x), time, sizes);
+      else expect_gathered(all_gather(comm, x), time, sizes);
+    }
+  });
+}
+
+TEST_P(Again, ByThemselves) {
+  on_ranks([](Comm& comm) {
+    const Sizes sizes(static_cast<size_t>(comm.size()), 3);
+    std::vector<WorkOf<Gathered>> works;
+    for (int time = 0; time < kTimes; ++time) works.push_back(start(comm, AllGather{.x = mine(comm, time, 3)}));
+    for (int time = 0; time < kTimes; ++time) expect_gathered(works[static_cast<size_t>(time)].get(), time, sizes);
+  });
+}
+
+}  // namespace
+}  // namespace tessera::testing_support
