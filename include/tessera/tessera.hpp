@@ -6,6 +6,9 @@
 #include <tessera/dtype.hpp>
 #include <tessera/error.hpp>
 #include <tessera/gradient.hpp>
+#include <tessera/layout.hpp>
+#include <tessera/mesh.hpp>
+#include <tessera/overlap.hpp>
 #include <tessera/padding.hpp>
 #include <tessera/pool.hpp>
 #include <tessera/reduction.hpp>

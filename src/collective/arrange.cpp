@@ -109,16 +109,16 @@ void arrange_all_to_all_v(const Said& said, Arranged& a) {
                                             wrong));
   const int64_t dim = said.first().dim;
   const Dims shape = with_extent(said, said.first().x().shape, dim, received);
-  a.to = Layout(shape, Shard(dim, received), n);
+  a.to = AxisLayout(shape, axis_shard(dim, received), n);
 }
 
 void arrange_layouts(const Said& said, Arranged& a) {
   const int n = said.ranks();
   const Statement& s = said.first();
   const int root = static_cast<int>(s.root);
-  const auto lay = [&](const Dims& shape, Placement from, Placement to) {
-    a.from = Layout(shape, std::move(from), n);
-    a.to = Layout(shape, std::move(to), n);
+  const auto lay = [&](const Dims& shape, AxisPlacement from, AxisPlacement to) {
+    a.from = AxisLayout(shape, std::move(from), n);
+    a.to = AxisLayout(shape, std::move(to), n);
   };
   switch (a.op) {
     case OpCode::all_gather:
@@ -129,30 +129,30 @@ void arrange_layouts(const Said& said, Arranged& a) {
       check_given(said, a.sizes, s.dim);
       a.as_parts = a.op == OpCode::all_gather_parts;
       const Dims shape = with_extent(said, s.x().shape, s.dim, a.sizes);
-      lay(shape, Shard(s.dim, a.sizes), a.op == OpCode::gather ? At(root) : Replicate());
+      lay(shape, axis_shard(s.dim, a.sizes), a.op == OpCode::gather ? axis_at(root) : axis_replicate());
       break;
     }
     case OpCode::reduce_scatter:
       a.sizes = agreed_cut(said, s.x().shape[static_cast<size_t>(s.dim)], s.dim, -1);
-      lay(s.x().shape, Partial(), Shard(s.dim, a.sizes));
+      lay(s.x().shape, axis_partial(), axis_shard(s.dim, a.sizes));
       break;
-    case OpCode::all_reduce: lay(s.x().shape, Partial(), Replicate()); break;
-    case OpCode::reduce: lay(s.x().shape, Partial(), At(root)); break;
+    case OpCode::all_reduce: lay(s.x().shape, axis_partial(), axis_replicate()); break;
+    case OpCode::reduce: lay(s.x().shape, axis_partial(), axis_at(root)); break;
     case OpCode::all_to_all: {
       a.sizes = said.extents(s.dim);
       const Sizes cut = agreed_cut(said, s.x().shape[static_cast<size_t>(s.split_dim)], s.split_dim, -1);
       const Dims shape = with_extent(said, s.x().shape, s.dim, a.sizes);
-      lay(shape, Shard(s.dim, a.sizes), Shard(s.split_dim, cut));
+      lay(shape, axis_shard(s.dim, a.sizes), axis_shard(s.split_dim, cut));
       break;
     }
     case OpCode::all_to_all_v: arrange_all_to_all_v(said, a); break;
-    case OpCode::broadcast: lay(said.by(root).x().shape, At(root), Replicate()); break;
+    case OpCode::broadcast: lay(said.by(root).x().shape, axis_at(root), axis_replicate()); break;
     case OpCode::scatter: {
       const Dims& shape = said.by(root).x().shape;
       const int64_t dim = said.by(root).dim;  // from the front; a rank without x
                                               // may have counted from the back
       a.sizes = agreed_cut(said, shape[static_cast<size_t>(dim)], dim, root);
-      lay(shape, At(root), Shard(dim, a.sizes));
+      lay(shape, axis_at(root), axis_shard(dim, a.sizes));
       break;
     }
     default: break;

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "comm/agreement.hpp"
-#include "layout/layout.hpp"
+#include "layout/axis_layout.hpp"
 
 namespace tessera {
 
@@ -17,8 +17,8 @@ struct Arranged {
                         // elements are scaled on the way
   int64_t dim = 0;
   bool moves = false;  // false: there is nothing but the agreement
-  Layout from;
-  Layout to;
+  AxisLayout from;
+  AxisLayout to;
   bool as_parts = false;         // the output is one tensor for each source
   std::vector<Sizes> send;       // all_to_all_v: send[from][to]; then `to` has one
                                  // box for each rank, and `from` is unused

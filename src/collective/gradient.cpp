@@ -1,6 +1,6 @@
 #include <tessera/gradient.hpp>
 
-#include "layout/layout.hpp"
+#include "layout/axis_layout.hpp"
 
 namespace tessera {
 namespace {

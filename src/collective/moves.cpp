@@ -18,7 +18,7 @@ struct End {
   int tensor;
   bool whole;
 
-  Box local(const Box& global, const Layout& layout, int rank) const {
+  Box local(const Box& global, const AxisLayout& layout, int rank) const {
     return whole ? global : global.relative_to(layout.box(rank).offset);
   }
 };
@@ -27,7 +27,7 @@ class Mover {
  public:
   Mover(int rank, std::span<const Tensor> mine, Move& move) : rank_(rank), mine_(mine), move_(move) {}
 
-  void between(const Layout& from, const Layout& to, End source, End target, Reduction reduction,
+  void between(const AxisLayout& from, const AxisLayout& to, End source, End target, Reduction reduction,
                bool as_parts = false) {
     size_t terms = 0;
     for_each_source(from, to, rank_, [&](int peer, const Box& box) {
@@ -99,11 +99,11 @@ bool reduces_in_one_round(const Arranged& a) {
 }
 
 // The first dimension that has something for everyone, else the longest.
-Placement cut_for(const Dims& shape, int ranks) {
-  if (shape.empty()) return At(0);
+AxisPlacement cut_for(const Dims& shape, int ranks) {
+  if (shape.empty()) return axis_at(0);
   const auto* wide = std::find_if(shape.begin(), shape.end(), [&](int64_t extent) { return extent >= ranks; });
   const auto* chosen = wide != shape.end() ? wide : std::max_element(shape.begin(), shape.end());
-  return Shard(chosen - shape.begin(), even_sizes(*chosen, ranks));
+  return axis_shard(chosen - shape.begin(), even_sizes(*chosen, ranks));
 }
 
 }  // namespace
@@ -130,7 +130,7 @@ void append_moves(const Arranged& a, int rank, int first_tensor, std::span<const
   if (!a.send.empty()) {
     first.pairs(a, x, out);
   } else if (a.op == OpCode::all_reduce && !reduces_in_one_round(a)) {
-    const Layout cut(a.to.shape(), cut_for(a.to.shape(), a.to.ranks()), a.to.ranks());
+    const AxisLayout cut(a.to.shape(), cut_for(a.to.shape(), a.to.ranks()), a.to.ranks());
     first.between(a.from, cut, {x, false}, {out, true}, a.reduction);
     Mover(rank, mine, rounds[1]).between(cut, a.to, {out, true}, {out, true}, {});
   } else {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "comm/comm_state.hpp"
-#include "layout/layout.hpp"
+#include "layout/axis_layout.hpp"
 
 namespace tessera {
 
@@ -232,7 +232,7 @@ Tensor split(const Comm& comm, const Tensor& x, int64_t dim, const Sizes& sizes)
     throw ShapeError(fmt::format("split: the sizes [{}] add up to {}, but dim {} has {}", fmt::join(sizes, ", "),
                                  total(sizes), d, x.shape(d)));
   }
-  const Box box = Layout(x.shape(), Shard(d, sizes), comm.size()).box(comm.rank());
+  const Box box = AxisLayout(x.shape(), axis_shard(d, sizes), comm.size()).box(comm.rank());
   return x.box(box);
 }
 

@@ -1,160 +1,179 @@
-#include "layout/layout.hpp"
+#include <tessera/layout.hpp>
 
 #include <map>
 
 #include <tessera/error.hpp>
 
-#include "support/random.hpp"
+#include "layout/random_layout.hpp"
 
 namespace tessera::testing_support {
 namespace {
 
-struct Overlap {
-  int rank;
-  Box box;
-};
+const Mesh kMesh({{"dp", 2}, {"tp", 2}});
 
-std::vector<Overlap> sources(const Layout& from, const Layout& to, int rank) {
-  std::vector<Overlap> list;
-  for_each_source(from, to, rank, [&](int peer, const Box& box) { list.push_back({peer, box}); });
-  return list;
+std::string refusal(const std::function<void()>& fn) {
+  try {
+    fn();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "accepted";
 }
 
-std::vector<Overlap> destinations(const Layout& from, const Layout& to, int rank) {
-  std::vector<Overlap> list;
-  for_each_destination(from, to, rank, [&](int peer, const Box& box) { list.push_back({peer, box}); });
-  return list;
+Sizes extents(const Layout& layout, const Dims& shape, size_t dim) {
+  Sizes sizes;
+  for (const int rank : layout.mesh().ranks()) sizes.push_back(layout.box(shape, rank)->extent[dim]);
+  return sizes;
 }
 
-Placement pick_placement(const Cut& c) {
-  switch (pick(0, 3)) {
-    case 0: {
-      // The extent of the dimension is given: cut it at random places.
-      const auto dim = static_cast<size_t>(pick(0, static_cast<int64_t>(c.shape.size()) - 1));
-      std::vector<int64_t> places = {0, c.shape[dim]};
-      for (int r = 1; r < c.ranks; ++r) places.push_back(pick(0, c.shape[dim]));
-      std::sort(places.begin(), places.end());
-      Sizes sizes;
-      for (size_t r = 0; r + 1 < places.size(); ++r) sizes.push_back(places[r + 1] - places[r]);
-      return Shard(static_cast<int64_t>(dim), sizes);
-    }
-    case 1: return Replicate();
-    case 2: return Partial();
-    default: return At(pick(0, c.ranks - 1));
+TEST(LayoutBoxes, ChunkAsTorchDoes) {
+  const Mesh line({{"x", 4}});
+  EXPECT_EQ(extents(Layout(line, {Shard(0)}), {5}, 0), (Sizes{2, 2, 1, 0}));
+  EXPECT_EQ(extents(Layout(line, {Shard(-1)}), {3, 8}, 1), (Sizes{2, 2, 2, 2}));
+  EXPECT_EQ(extents(Layout(line, {Shard(0)}), {0}, 0), (Sizes{0, 0, 0, 0}));
+  EXPECT_EQ(extents(Layout(line, {Shard(0)}), {1}, 0), (Sizes{1, 0, 0, 0}));
+}
+
+TEST(LayoutBoxes, CutAgainWhatTheAxisBeforeLeft) {
+  // 7 rows: 4 and 3; then 2, 2 and 2, 1.
+  EXPECT_EQ(extents(Layout(kMesh, {Shard(0), Shard(0)}), {7}, 0), (Sizes{2, 2, 2, 1}));
+  // tp first: rank (dp, tp) has piece tp * 2 + dp.
+  const Layout swapped(kMesh, {Shard(0), Shard(0)}, {"tp", "dp"});
+  EXPECT_EQ(swapped.box({7}, 1)->offset[0], 4);
+  EXPECT_EQ(swapped.box({7}, 2)->offset[0], 2);
+  // 5 rows by 3 and then by 2: 2, 2, 1 and 1+1, 1+1, 1+0, not the 1, 1, 1, 1, 1, 0 of six at once by chance only.
+  EXPECT_EQ(extents(Layout(Mesh({{"a", 3}, {"b", 2}}), {Shard(0), Shard(0)}), {10}, 0), (Sizes{2, 2, 2, 2, 1, 1}));
+}
+
+TEST(LayoutBoxes, RaggedCutsByOneAxisAndSeveral) {
+  EXPECT_EQ(extents(Layout(Mesh({{"x", 3}}), {Shard(1, {3, 0, 5})}), {2, 8}, 1), (Sizes{3, 0, 5}));
+  const Layout both(kMesh, {Shard(0, {1, 2, 4, 1}), Shard(0, {1, 2, 4, 1})}, {"tp", "dp"});
+  EXPECT_EQ(extents(both, {8}, 0), (Sizes{1, 4, 2, 1}));
+}
+
+TEST(LayoutBoxes, AtHoldsNothingElsewhere) {
+  const Layout layout(kMesh, {At(1), Shard(0)});
+  EXPECT_FALSE(layout.box({4}, 0));
+  EXPECT_EQ(layout.box({4}, 3), (Box{{2}, {2}}));
+  EXPECT_FALSE(layout.box({4}, 4));
+}
+
+TEST(LayoutBoxes, OfTensorsWithNoDimension) {
+  const Layout layout(kMesh, {Partial(), At(0)});
+  EXPECT_EQ(layout.box({}, 2), Box());
+  EXPECT_FALSE(layout.box({}, 1));
+  EXPECT_NE(refusal([] {
+              Layout(kMesh, {Shard(0), Replicate()}).resolved({});
+            }).find("0 dimensions"),
+            std::string::npos);
+}
+
+TEST(LayoutText, IsReadAndWritten) {
+  const auto again = [](const Mesh& mesh, const char* text) { return to_string(Layout::parse(mesh, text)); };
+  for (const char* text : {"S0,R", "S1,S0", "S0,S0", "P(sum),At(1)", "P(max),R", "S0[3,0],R", "S0@tp,dp",
+                           "S0[1,2,4,1]@dp,tp", "S0[1,2,4,1]@tp,dp", "S-1,R"}) {
+    EXPECT_EQ(again(kMesh, text), text);
+  }
+  EXPECT_EQ(again(kMesh, " S0 , P "), "S0,P(sum)");
+  EXPECT_EQ(again(kMesh, "S0@tp,R"), "R,S0");
+  EXPECT_EQ(again(Mesh::parse("a=2,b=2,c=2"), "S1@c,a,P"), "S1@c,a,P(sum)");
+  EXPECT_EQ(again(Mesh(), ""), "");
+}
+
+TEST(LayoutText, RefusesWhatIsNoLayout) {
+  const auto parse = [](const char* text) { return refusal([&] { Layout::parse(kMesh, text); }); };
+  EXPECT_NE(parse("S0").find("give one placement for each of its 2 axes"), std::string::npos);
+  EXPECT_NE(parse("S0,R,R").find("give one placement for each of its 2 axes"), std::string::npos);
+  EXPECT_NE(parse("X,R").find("\"X\" is no placement"), std::string::npos);
+  EXPECT_NE(parse("Sx,R").find("\"Sx\" is no placement"), std::string::npos);
+  EXPECT_NE(parse("S0[1,,R").find("is no placement"), std::string::npos);
+  EXPECT_NE(parse("S0[],R").find("empty list of sizes"), std::string::npos);
+  EXPECT_NE(parse("P(median),R").find("\"median\" is no operation"), std::string::npos);
+  EXPECT_NE(parse("P(premul_sum),R").find("is no operation"), std::string::npos);
+  EXPECT_NE(parse("At(2),R").find("axis dp has At(2), but 2 ranks: use 0 to 1"), std::string::npos);
+  EXPECT_NE(parse("P(sum),P(max)").find("only one operation can be pending"), std::string::npos);
+  EXPECT_NE(parse("S0@zp,R").find("no axis zp"), std::string::npos);
+  EXPECT_NE(parse("S0@dp,dp").find("places axis dp twice"), std::string::npos);
+  EXPECT_NE(parse("S0[1,2,3],R").find("dim 0 is cut by dp of 2 ranks, but has 3 sizes"), std::string::npos);
+  EXPECT_NE(parse("S0[1,-2],R").find("one of the sizes is -2"), std::string::npos);
+  EXPECT_NE(parse("S0[1,2],S0").find("both cut dim 0, into different sizes"), std::string::npos);
+}
+
+TEST(LayoutChecks, NameTheFieldAndTheRemedy) {
+  EXPECT_NE(refusal([] { Layout(kMesh, {Shard(0)}); }).find("has 2 axes and was given 1 placements"),
+            std::string::npos);
+  EXPECT_NE(refusal([] {
+              Layout(kMesh, {Shard(2), Replicate()}).resolved({4, 4});
+            }).find("the dim of axis dp 2 is out"),
+            std::string::npos);
+  EXPECT_NE(refusal([] {
+              Layout(kMesh, {Shard(0, {1, 2}), Replicate()}).resolved({4});
+            }).find("the sizes [1, 2] of axis dp add up to 3, but dim 0 of [4] has 4"),
+            std::string::npos);
+  const auto with_order = [](std::vector<Placement> placements, std::vector<std::string> order) {
+    return refusal([&] { Layout(kMesh, placements, order); });
+  };
+  EXPECT_NE(with_order({Shard(0), Replicate()}, {"tp"}).find("tp, which cuts no dimension"), std::string::npos);
+  EXPECT_NE(with_order({Shard(0), Shard(0)}, {"tp"}).find("leaves out axis dp"), std::string::npos);
+  EXPECT_NE(with_order({Shard(0), Shard(0)}, {"tp", "tp"}).find("names axis tp twice"), std::string::npos);
+  EXPECT_NE(with_order({Shard(-1), Shard(-1)}, {"tp", "dp"}).find("counted from the front"), std::string::npos);
+}
+
+// Whether -1 and 1 are one dimension is known only with a shape.
+TEST(LayoutChecks, NegativeDimsMeetPositiveOnes) {
+  const Layout layout(kMesh, {Shard(-1), Shard(1)});
+  EXPECT_EQ(layout.resolved({2, 8}), Layout(kMesh, {Shard(1), Shard(1)}));
+  EXPECT_EQ(layout.box({2, 8}, 3), (Box{{0, 6}, {2, 2}}));
+  EXPECT_EQ(layout.box({2, 8, 4}, 3), (Box{{0, 4, 2}, {2, 4, 2}}));
+}
+
+TEST(LayoutDual, FollowsTheConvention) {
+  const Mesh mesh({{"a", 2}, {"b", 2}, {"c", 2}, {"d", 2}});
+  const Layout layout = Layout::parse(mesh, "R,P(sum),S0,At(1)");
+  EXPECT_EQ(to_string(layout.dual()), "P(sum),R,S0,At(1)");
+  EXPECT_EQ(to_string(layout.dual(Convention::global)), "R,R,S0,At(1)");
+  EXPECT_EQ(to_string(Layout(kMesh, {Partial(ReduceOp::avg), Shard(0)}).dual()), "R,S0");
+  for (const ReduceOp op : {ReduceOp::prod, ReduceOp::min, ReduceOp::max, ReduceOp::bit_or}) {
+    EXPECT_NE(refusal([&] {
+                Layout(kMesh, {Partial(op), Replicate()}).dual();
+              }).find("no linear adjoint"),
+              std::string::npos);
   }
 }
 
-bool inside(const Box& inner, const Box& outer) { return intersect(inner, outer) == inner; }
+TEST(LayoutEquality, TellsOrdersAndRaggedCutsApart) {
+  const Layout plain(kMesh, {Shard(0), Shard(0)});
+  EXPECT_EQ(plain, Layout(kMesh, {Shard(0), Shard(0)}, {"dp", "tp"}));
+  EXPECT_FALSE(plain == Layout(kMesh, {Shard(0), Shard(0)}, {"tp", "dp"}));
+  EXPECT_FALSE(Layout(kMesh, {Shard(0), Replicate()}) == Layout(kMesh, {Shard(0, {2, 2}), Replicate()}));
+  EXPECT_FALSE(Layout(kMesh, {Partial(), Replicate()}) == Layout(kMesh, {Partial(ReduceOp::max), Replicate()}));
+}
 
-// How often each element of a box is covered.
-std::map<std::vector<int64_t>, int> coverage(const std::vector<Overlap>& parts) {
-  std::map<std::vector<int64_t>, int> counts;
-  for (const Overlap& part : parts) {
-    Dims index = part.box.offset;
-    while (true) {
-      ++counts[{index.begin(), index.end()}];
-      size_t d = index.size();
-      while (d-- > 0 && ++index[d] == part.box.offset[d] + part.box.extent[d]) index[d] = part.box.offset[d];
-      if (d == SIZE_MAX) break;
-    }
+RC_GTEST_PROP(LayoutProperty, TextComesBack, ()) {
+  const Dims shape = pick_shape();
+  const Layout layout = pick_layout(pick_mesh(), shape);
+  RC_LOG() << to_string(layout) << "\n";
+  RC_ASSERT(Layout::parse(layout.mesh(), to_string(layout)) == layout);
+  RC_ASSERT(hash_of(Layout::parse(layout.mesh(), to_string(layout))) == hash_of(layout));
+  RC_ASSERT(layout.resolved(shape) == layout);
+}
+
+// Along the axes that cut, the boxes tile the tensor; along the others all hold the same, or At's only one.
+RC_GTEST_PROP(LayoutProperty, BoxesTileTheTensor, ()) {
+  const Dims shape = pick_shape();
+  const Layout layout = pick_layout(pick_mesh(), shape);
+  int64_t copies = 1;
+  for (size_t a = 0; a < layout.mesh().ndim(); ++a) {
+    const auto kind = layout.placements()[a].kind;
+    if (kind == Placement::Kind::replicate || kind == Placement::Kind::partial) copies *= layout.mesh().size(a);
   }
-  return counts;
-}
-
-RC_GTEST_PROP(Layouts, SourcesAndDestinationsMirrorEachOther, ()) {
-  const Cut c = pick_cut();
-  const Layout from(c.shape, pick_placement(c), c.ranks), to(c.shape, pick_placement(c), c.ranks);
-  std::vector<std::vector<Overlap>> given(static_cast<size_t>(c.ranks));
-  for (int r = 0; r < c.ranks; ++r) given[static_cast<size_t>(r)] = destinations(from, to, r);
-  size_t taken = 0, sent = 0;
-  for (const auto& list : given) sent += list.size();
-  for (int r = 0; r < c.ranks; ++r) {
-    int last = -1;
-    for (const Overlap& part : sources(from, to, r)) {
-      RC_ASSERT(part.rank > last);  // in the order of ranks
-      last = part.rank;
-      RC_ASSERT(!part.box.empty());
-      RC_ASSERT(inside(part.box, to.box(r)) && inside(part.box, from.box(part.rank)));
-      const auto& theirs = given[static_cast<size_t>(part.rank)];
-      RC_ASSERT(std::count_if(theirs.begin(), theirs.end(),
-                              [&](const Overlap& o) { return o.rank == r && o.box == part.box; }) == 1);
-      ++taken;
-    }
+  std::map<std::vector<int64_t>, int64_t> counts;
+  for (const int rank : layout.mesh().ranks()) {
+    const auto box = layout.box(shape, rank);
+    if (box) for_each_in(*box, [&](const Dims& at) { ++counts[key_of(at)]; });
   }
-  RC_ASSERT(taken == sent);
-}
-
-RC_GTEST_PROP(Layouts, SourcesCoverEveryElement, ()) {
-  const Cut c = pick_cut();
-  const Layout from(c.shape, pick_placement(c), c.ranks), to(c.shape, pick_placement(c), c.ranks);
-  for (int r = 0; r < c.ranks; ++r) {
-    const auto counts = coverage(sources(from, to, r));
-    const int64_t expected = to.holds(r) ? to.box(r).elements() : 0;
-    RC_ASSERT(static_cast<int64_t>(counts.size()) == expected);
-    for (const auto& entry : counts) RC_ASSERT(entry.second == (from.is_partial() ? c.ranks : 1));
-  }
-}
-
-RC_GTEST_PROP(Layouts, ChunksAreThoseOfTorch, ()) {
-  const int64_t extent = pick(0, 40);
-  const int ranks = static_cast<int>(pick(1, 12));
-  const Sizes chunks = chunk_sizes(extent, ranks), even = even_sizes(extent, ranks);
-  RC_ASSERT(chunks.size() == static_cast<size_t>(ranks) && sum_of(chunks) == extent);
-  RC_ASSERT(even.size() == static_cast<size_t>(ranks) && sum_of(even) == extent);
-  // torch.chunk: pieces of ceil(extent / ranks) while there is something left.
-  const int64_t piece = (extent + ranks - 1) / ranks;
-  for (int64_t r = 0; r < ranks; ++r) {
-    const int64_t begin = std::min(extent, r * piece), end = std::min(extent, begin + piece);
-    RC_ASSERT(chunks[static_cast<size_t>(r)] == end - begin);
-    const int64_t size = even[static_cast<size_t>(r)];
-    RC_ASSERT(size == extent / ranks || (size == extent / ranks + 1 && r < extent % ranks));
-  }
-}
-
-TEST(Layouts, ChunksOfKnownExtents) {
-  EXPECT_EQ(chunk_sizes(10, 4), (Sizes{3, 3, 3, 1}));
-  EXPECT_EQ(chunk_sizes(5, 4), (Sizes{2, 2, 1, 0}));  // not 2 1 1 1
-  EXPECT_EQ(chunk_sizes(2, 4), (Sizes{1, 1, 0, 0}));
-  EXPECT_EQ(chunk_sizes(0, 3), (Sizes{0, 0, 0}));
-  EXPECT_EQ(chunk_sizes(INT64_MAX, 2), (Sizes{INT64_MAX / 2 + 1, INT64_MAX / 2}));
-  EXPECT_EQ(even_sizes(5, 4), (Sizes{2, 1, 1, 1}));
-}
-
-TEST(Layouts, ZeroSizesTakeNothingAndGiveNothing) {
-  const Dims shape = {5, 2};
-  const Layout from(shape, Shard(0, Sizes{0, 0, 5, 0}), 4), to(shape, Shard(0, Sizes{2, 0, 0, 3}), 4);
-  EXPECT_TRUE(sources(from, to, 1).empty());
-  EXPECT_TRUE(destinations(from, to, 0).empty());
-  const auto parts = sources(from, to, 3);
-  ASSERT_EQ(parts.size(), 1u);
-  EXPECT_EQ(parts[0].rank, 2);
-  EXPECT_EQ(parts[0].box, (Box{{2, 0}, {3, 2}}));
-  EXPECT_EQ(destinations(from, to, 2).size(), 2u);
-}
-
-TEST(Layouts, MoreRanksThanElements) {
-  const Layout from({2}, Shard(0, chunk_sizes(2, 7)), 7), to({2}, Replicate(), 7);
-  for (int r = 0; r < 7; ++r) {
-    EXPECT_EQ(sources(from, to, r).size(), 2u);
-    EXPECT_EQ(destinations(from, to, r).size(), r < 2 ? 7u : 0u);
-  }
-}
-
-TEST(Layouts, NoDimensionsAtAll) {
-  const Layout replica({}, Replicate(), 3), term({}, Partial(), 3), root({}, At(2), 3);
-  EXPECT_EQ(sources(term, replica, 0).size(), 3u);
-  EXPECT_EQ(sources(term, root, 2).size(), 3u);
-  EXPECT_TRUE(sources(term, root, 0).empty());
-  EXPECT_EQ(destinations(root, replica, 2).size(), 3u);
-  EXPECT_TRUE(destinations(root, replica, 1).empty());
-  EXPECT_EQ(sources(replica, root, 2).size(), 1u);
-  EXPECT_EQ(sources(replica, root, 2)[0].rank, 2) << "of a replica everybody takes its own";
-}
-
-TEST(Layouts, TotalsPastTheRangeAreErrors) {
-  EXPECT_EQ(total(Sizes{}), 0);
-  EXPECT_EQ(total(Sizes{INT64_MAX, 0}), INT64_MAX);
-  EXPECT_THROW(total(Sizes{INT64_MAX, 1}), ShapeError);
+  RC_ASSERT(static_cast<int64_t>(counts.size()) == volume(shape));
+  for (const auto& [at, count] : counts) RC_ASSERT(count == copies);
 }
 
 }  // namespace

@@ -19,33 +19,33 @@ Sizes chunk_sizes(int64_t extent, int ranks);
 // As equal as can be: the first ones have one more.
 Sizes even_sizes(int64_t extent, int ranks);
 
-struct Placement {
+struct AxisPlacement {
   enum Kind { shard, replicate, partial, at } kind = replicate;
   int64_t dim = 0;               // shard
   std::vector<int64_t> offsets;  // shard
   int64_t index = 0;             // at
 };
-Placement Shard(int64_t dim,
-                std::span<const int64_t> sizes);  // sizes[r] elements of dim
-Placement Replicate();                            // the whole, everywhere
-Placement Partial();                              // a term of a pending reduction, everywhere
-Placement At(int64_t index);                      // the whole at one rank, nothing elsewhere
+AxisPlacement axis_shard(int64_t dim,
+                         std::span<const int64_t> sizes);  // sizes[r] elements of dim
+AxisPlacement axis_replicate();                            // the whole, everywhere
+AxisPlacement axis_partial();                              // a term of a pending reduction, everywhere
+AxisPlacement axis_at(int64_t index);                      // the whole at one rank, nothing elsewhere
 
 // A global shape and where its parts are. The sizes of a shard add up to the
 // extent of its dimension (unchecked).
-class Layout {
+class AxisLayout {
  public:
-  Layout() = default;
-  Layout(const Dims& shape, Placement placement, int ranks)
+  AxisLayout() = default;
+  AxisLayout(const Dims& shape, AxisPlacement placement, int ranks)
       : shape_(shape), placement_(std::move(placement)), ranks_(ranks) {}
 
   const Dims& shape() const { return shape_; }
   int ranks() const { return ranks_; }
-  bool is_partial() const { return placement_.kind == Placement::partial; }
-  bool is_replicated() const { return placement_.kind == Placement::replicate; }
+  bool is_partial() const { return placement_.kind == AxisPlacement::partial; }
+  bool is_replicated() const { return placement_.kind == AxisPlacement::replicate; }
   // Whether the placement gives the rank a part at all (which may be empty);
   // false beside an At.
-  bool holds(int rank) const { return placement_.kind != Placement::at || placement_.index == rank; }
+  bool holds(int rank) const { return placement_.kind != AxisPlacement::at || placement_.index == rank; }
   // The part of a rank that holds one.
   Box box(int rank) const;
 
@@ -57,7 +57,7 @@ class Layout {
 
  private:
   Dims shape_;
-  Placement placement_;
+  AxisPlacement placement_;
   int ranks_ = 1;
 };
 
@@ -66,7 +66,7 @@ class Layout {
 // other. fn(peer, box): the box is in global coordinates and not empty. Of a
 // replica everybody takes its own; of a pending reduction everybody's term.
 template <class Fn>
-void for_each_overlap(const Box& own, const Layout& theirs, Layout::Ranks peers, Fn&& fn) {
+void for_each_overlap(const Box& own, const AxisLayout& theirs, AxisLayout::Ranks peers, Fn&& fn) {
   for (int peer = peers.first; peer < peers.last; ++peer) {
     const Box box = intersect(own, theirs.box(peer));
     if (!box.empty()) fn(peer, box);
@@ -74,17 +74,17 @@ void for_each_overlap(const Box& own, const Layout& theirs, Layout::Ranks peers,
 }
 
 template <class Fn>
-void for_each_source(const Layout& from, const Layout& to, int rank, Fn&& fn) {
+void for_each_source(const AxisLayout& from, const AxisLayout& to, int rank, Fn&& fn) {
   if (!to.holds(rank)) return;
   const Box own = to.box(rank);
-  for_each_overlap(own, from, from.is_replicated() ? Layout::Ranks{rank, rank + 1} : from.holders(own), fn);
+  for_each_overlap(own, from, from.is_replicated() ? AxisLayout::Ranks{rank, rank + 1} : from.holders(own), fn);
 }
 
 template <class Fn>
-void for_each_destination(const Layout& from, const Layout& to, int rank, Fn&& fn) {
+void for_each_destination(const AxisLayout& from, const AxisLayout& to, int rank, Fn&& fn) {
   if (!from.holds(rank) || (from.is_replicated() && !to.holds(rank))) return;
   const Box own = from.box(rank);
-  for_each_overlap(own, to, from.is_replicated() ? Layout::Ranks{rank, rank + 1} : to.holders(own), fn);
+  for_each_overlap(own, to, from.is_replicated() ? AxisLayout::Ranks{rank, rank + 1} : to.holders(own), fn);
 }
 
 }  // namespace tessera
