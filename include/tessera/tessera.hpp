@@ -3,6 +3,7 @@
 
 #include <tessera/collective.hpp>
 #include <tessera/comm.hpp>
+#include <tessera/cost.hpp>
 #include <tessera/dtype.hpp>
 #include <tessera/error.hpp>
 #include <tessera/gradient.hpp>
@@ -13,5 +14,6 @@
 #include <tessera/pool.hpp>
 #include <tessera/reduction.hpp>
 #include <tessera/tensor.hpp>
+#include <tessera/topology.hpp>
 #include <tessera/version.hpp>
 #include <tessera/work.hpp>
