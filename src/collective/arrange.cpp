@@ -159,6 +159,11 @@ void arrange_layouts(const Said& said, Arranged& a) {
   }
 }
 
+std::optional<Box> part_before(const Arranged& a, int rank) {
+  return a.exchange->from().box(a.exchange->shape(), rank);
+}
+std::optional<Box> part_after(const Arranged& a, int rank) { return a.exchange->to().box(a.exchange->shape(), rank); }
+
 // The outputs that ranks gave must have the shape and dtype of the result.
 void check_outputs(const Said& said, const Arranged& a) {
   std::string wrong;
@@ -189,14 +194,16 @@ void check_outputs(const Said& said, const Arranged& a) {
 // every element that stays with its rank already lies in its place, and no peer
 // reads what this rank writes.
 bool in_place_fits(const Statement& s, const Arranged& a, int rank, int out) {
-  if (!a.from.holds(rank)) return true;  // x is not read at all
+  if (a.exchange != nullptr ? !s.has_x : !a.from.holds(rank)) return true;  // x is not read at all
+  // Of several terms, peers read what this rank would write over.
+  if (a.exchange != nullptr && a.exchange->terms() > 1) return false;
   const int64_t distance = s.in_place[static_cast<size_t>(out)];
   // Scaled on the way, even the own elements are written, and peers may still
   // read them.
   const bool scaled = !a.from.is_partial() && a.reduction.op == ReduceOp::premul_sum;
   if (distance == kClash || scaled || !a.send.empty()) return false;
-  const Box from = a.from.box(rank);
-  const Box to = a.as_parts ? a.from.box(out) : a.to.box(rank);
+  const Box from = a.exchange != nullptr ? *part_before(a, rank) : a.from.box(rank);
+  const Box to = a.exchange != nullptr ? *part_after(a, rank) : a.as_parts ? a.from.box(out) : a.to.box(rank);
   const Box both = intersect(from, to);
   if (both != from && both != to) return false;
   int64_t expected = 0;
@@ -226,6 +233,32 @@ void check_in_place(const Said& said, Arranged& a, bool inlined) {
                                           wrong));
 }
 
+void check_rank(const Said& said, int rank) {
+  if (rank < said.ranks()) return;
+  said.fail(ErrorKind::shape,
+            fmt::format("the mesh has rank {}, the communicator only {} ranks. Give a mesh of its ranks.", rank,
+                        said.ranks()));
+}
+
+// All ranks named the same exchange, and each has checked that its tensor is its part of it.
+void arrange_exchange(const Said& said, const detail::Description& description, int rank, Arranged& a) {
+  a.exchange = description.exchange;
+  a.dtype = description.dtype;
+  for (const int r : a.exchange->from().mesh().ranks()) check_rank(said, r);
+  for (const int r : a.exchange->to().mesh().ranks()) check_rank(said, r);
+  if (a.exchange->terms() > 1) a.reduction = *a.exchange->from().pending();
+  if (description.scale != 1) a.reduction = {ReduceOp::premul_sum, description.scale};
+  a.receives = a.exchange->receives(rank);
+  for (const Overlap& overlap : a.receives) {
+    const Statement& there = said.by(overlap.rank);
+    const bool fits =
+        there.has_x && there.x().dtype == a.dtype && there.x().shape == part_before(a, overlap.rank)->extent;
+    if (!fits) throw Error(fmt::format("rank {}'s record makes no sense: it is damaged", overlap.rank));
+  }
+  check_outputs(said, a);
+  check_in_place(said, a, false);
+}
+
 }  // namespace
 
 bool all_inlined(const std::vector<Record>& records) {
@@ -237,13 +270,18 @@ bool all_inlined(const std::vector<Record>& records) {
   return true;
 }
 
-bool has_output(const Arranged& a, int rank) { return a.moves && a.to.holds(rank); }
+bool has_output(const Arranged& a, int rank) {
+  if (a.exchange != nullptr) return part_after(a, rank).has_value();
+  return a.moves && a.to.holds(rank);
+}
 
 Dims output_shape(const Arranged& a, int rank, int out) {
+  if (a.exchange != nullptr) return part_after(a, rank)->extent;
   return a.as_parts ? a.from.box(out).extent : a.to.box(rank).extent;
 }
 
-Arranged arrange(const CallName& call, const std::vector<Record>& records, size_t op) {
+Arranged arrange(const CallName& call, const std::vector<Record>& records, size_t op,
+                 const detail::Description& description, int rank) {
   const Said said(call, records, op);
   Arranged a;
   a.op = said.first().op;
@@ -258,6 +296,10 @@ Arranged arrange(const CallName& call, const std::vector<Record>& records, size_
     return a;
   }
   a.moves = true;
+  if (a.op == OpCode::redistribute) {
+    arrange_exchange(said, description, rank, a);
+    return a;
+  }
   arrange_layouts(said, a);
   const bool rooted = a.op == OpCode::broadcast || a.op == OpCode::scatter;
   a.dtype = said.by(rooted ? static_cast<int>(said.first().root) : 0).x().dtype;

@@ -4,6 +4,8 @@
 
 #include <vector>
 
+#include <tessera/overlap.hpp>
+
 #include "comm/agreement.hpp"
 #include "layout/axis_layout.hpp"
 
@@ -19,17 +21,20 @@ struct Arranged {
   bool moves = false;  // false: there is nothing but the agreement
   AxisLayout from;
   AxisLayout to;
-  bool as_parts = false;         // the output is one tensor for each source
-  std::vector<Sizes> send;       // all_to_all_v: send[from][to]; then `to` has one
-                                 // box for each rank, and `from` is unused
-  bool shares_elements = false;  // some rank's output and input are the same memory …
-                                 // … and peers read it there
-  Sizes sizes;                   // the result's
+  bool as_parts = false;                     // the output is one tensor for each source
+  std::vector<Sizes> send;                   // all_to_all_v: send[from][to]; then `to` has one
+                                             // box for each rank, and `from` is unused
+  std::shared_ptr<const Exchange> exchange;  // redistribute: instead of `from` and `to`
+  std::vector<Overlap> receives;             // redistribute: what this rank gets
+  bool shares_elements = false;              // some rank's output and input are the same memory …
+                                             // … and peers read it there
+  Sizes sizes;                               // the result's
 };
 
 // Throws on every rank the same ShapeError, DTypeError or MismatchError.
-// Depends on the records alone.
-Arranged arrange(const CallName& call, const std::vector<Record>& records, size_t op);
+// Depends on the records alone, and on the exchange of a redistribute, which the records name.
+Arranged arrange(const CallName& call, const std::vector<Record>& records, size_t op,
+                 const detail::Description& description, int rank);
 
 // Whether every tensor that the first round may read travelled within the records. The same on every rank.
 bool all_inlined(const std::vector<Record>& records);

@@ -113,7 +113,7 @@ class Engine {
     if (!agreement.repeated) {
       plan.arranged.clear();
       for (size_t op = 0; op < batch_.size(); ++op) {
-        plan.arranged.push_back(arrange(comm_.call_name(call_), agreement.records, op));
+        plan.arranged.push_back(arrange(comm_.call_name(call_), agreement.records, op, batch_[op], comm_.rank()));
       }
     }
     prepare_outputs(plan);
@@ -289,6 +289,11 @@ class Engine {
 };
 
 }  // namespace
+
+void execute_now(CommState& state, const Description& description, Outcome& outcome, const Site& site) {
+  state.check_usable();
+  Engine(state, {&description, 1}, {&outcome, 1}, site).run();
+}
 
 void execute(Comm& comm, std::span<const Description> batch, std::span<Outcome> outcomes, const Site& site) {
   CommState& state = comm.state();

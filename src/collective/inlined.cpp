@@ -20,7 +20,8 @@ void InlinedMove::work_out(const Move& move, int rank, std::span<const Tensor> m
   clear();
   for (const Receive& receive : move.receives) {
     const Tensor& out = mine[static_cast<size_t>(receive.tensor)];
-    Step step{receive.tensor, 0, 0, view_of(out).box(receive.box), sources_.size(), receive.terms, receive.reduction};
+    Step step{receive.tensor,    0,           0, view_of(out).box(receive.box), sources_.size(), receive.terms,
+              receive.reduction, receive.axes};
     step.offset = step.target.data - out.data();
     for (size_t t = receive.first_term; t < receive.first_term + receive.terms; ++t) {
       const Term& term = move.terms[t];
@@ -54,7 +55,7 @@ void InlinedMove::run(std::span<const Tensor> mine, const RawRecords& said) {
     } else if (step.count == 1 && step.reduction.op != ReduceOp::premul_sum) {
       copy_box(step.target, terms[0]);
     } else {
-      reduce_boxes(step.target, terms, step.reduction);
+      reduce_boxes(step.target, terms, step.reduction, 0, step.axes);
     }
   }
 }

@@ -31,6 +31,7 @@ class InlinedMove {
     View target;
     size_t first = 0, count = 0;  // its sources
     Reduction reduction;
+    Dims axes;
   };
 
   std::vector<Step> steps_;

@@ -68,9 +68,23 @@ class Mover {
     }
   }
 
+  // Term number t of what is received.
+  void term(size_t t, const Receive& receive, const Term& term) {
+    if (receive.terms == 1) return copy(receive.tensor, receive.box, term, receive.reduction);
+    if (t == 0) {
+      move_.receives.push_back(receive);
+      move_.receives.back().first_term = move_.terms.size();
+    }
+    move_.terms.push_back(term);
+  }
+
+  void send(int to, int tensor, const Box& box) {
+    if (to != rank_) move_.sends.push_back({to, tensor, box});
+  }
+
  private:
   void receive(int tensor, const Box& box, const Term& term, Reduction reduction) {
-    move_.receives.push_back({tensor, box, move_.terms.size(), 1, reduction});
+    move_.receives.push_back({tensor, box, move_.terms.size(), 1, reduction, {}});
     move_.terms.push_back(term);
   }
 
@@ -84,14 +98,28 @@ class Mover {
     return target.data == view_of(mine_[static_cast<size_t>(term.tensor)]).box(term.box).data;
   }
 
-  void send(int to, int tensor, const Box& box) {
-    if (to != rank_) move_.sends.push_back({to, tensor, box});
-  }
-
   int rank_;
   std::span<const Tensor> mine_;
   Move& move_;
 };
+
+void append_exchange(const Arranged& a, int rank, int x, int out, std::span<const Tensor> mine, Move& move) {
+  const Exchange& exchange = *a.exchange;
+  const auto own = exchange.from().box(exchange.shape(), rank), target = exchange.to().box(exchange.shape(), rank);
+  Mover mover(rank, mine, move);
+  Dims axes;
+  for (const size_t axis : exchange.reduced_axes()) axes.push_back(exchange.from().mesh().size(axis));
+  const auto terms = static_cast<size_t>(exchange.terms());
+  for (size_t i = 0; i < a.receives.size(); i += terms) {
+    const Box& box = a.receives[i].box;
+    for (size_t t = 0; t < terms; ++t) {
+      const int peer = a.receives[i + t].rank;
+      const Box there = box.relative_to(exchange.from().box(exchange.shape(), peer)->offset);
+      mover.term(t, {out, box.relative_to(target->offset), 0, terms, a.reduction, axes}, {peer, x, there});
+    }
+  }
+  for (const Overlap& sent : exchange.sends(rank)) mover.send(sent.rank, x, sent.box.relative_to(own->offset));
+}
 
 bool reduces_in_one_round(const Arranged& a) {
   // With shared elements ranks would read what others are writing over.
@@ -127,7 +155,9 @@ void append_moves(const Arranged& a, int rank, int first_tensor, std::span<const
   if (!a.moves) return;
   const int x = first_tensor, out = first_tensor + 1;
   Mover first(rank, mine, rounds[0]);
-  if (!a.send.empty()) {
+  if (a.exchange != nullptr) {
+    append_exchange(a, rank, x, out, mine, rounds[0]);
+  } else if (!a.send.empty()) {
     first.pairs(a, x, out);
   } else if (a.op == OpCode::all_reduce && !reduces_in_one_round(a)) {
     const AxisLayout cut(a.to.shape(), cut_for(a.to.shape(), a.to.ranks()), a.to.ranks());

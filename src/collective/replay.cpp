@@ -42,8 +42,8 @@ bool Replay::fits(const Description& d, const Site& site) const {
   if (has_x_ && (d.x.dtype() != dtype_ || !(d.x.shape() == shape_) || !(d.x.strides() == strides_))) return false;
   return d.dim == like_.dim && d.split_dim == like_.split_dim && d.root == like_.root && d.scale == like_.scale &&
          d.reduction.op == like_.reduction.op && d.reduction.factor == like_.reduction.factor &&
-         d.extra[0] == like_.extra[0] && d.extra[1] == like_.extra[1] && d.sizes == like_.sizes &&
-         d.recv_sizes == like_.recv_sizes;
+         d.exchange == like_.exchange && d.dtype == like_.dtype && d.extra[0] == like_.extra[0] &&
+         d.extra[1] == like_.extra[1] && d.sizes == like_.sizes && d.recv_sizes == like_.recv_sizes;
 }
 
 Saying Replay::record(int64_t call, const Tensor& x) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include <tessera/overlap.hpp>
+
 #include "collective/arrange.hpp"
 #include "tensor/copy.hpp"
 #include "tensor/strided.hpp"
@@ -49,6 +51,23 @@ void check_all_to_all_v(const Description& d, const Statement& s, int ranks) {
     throw ShapeError(fmt::format("send_sizes [{}] add up to {}, but dim {} of x has {}", fmt::join(d.sizes, ", "),
                                  total(d.sizes), s.dim, d.x.shape(s.dim)));
   }
+}
+
+// The rank's part of the layout that is left, and whether it has one.
+bool check_part(const Description& d, int rank) {
+  const Exchange& exchange = *d.exchange;
+  const auto box = exchange.from().box(exchange.shape(), rank);
+  if (!box) return false;
+  if (!d.x.defined()) {
+    throw ShapeError(fmt::format("x is undefined, but this rank's part of {} is {}", exchange.from(), box->extent));
+  }
+  if (!(d.x.shape() == box->extent)) {
+    throw ShapeError(fmt::format("x is {}, but this rank's part of {} is {} (of {})", d.x.shape(), exchange.from(),
+                                 box->extent, exchange.shape()));
+  }
+  if (d.x.dtype() != d.dtype) throw DTypeError(fmt::format("x is {}, the plan is for {}", d.x.dtype(), d.dtype));
+  if (exchange.terms() > 1) check_reducible(*exchange.from().pending(), d.dtype);
+  return true;
 }
 
 // kApart, kClash, or how many elements the output lies behind x, where both
@@ -134,7 +153,8 @@ void state(const Description& d, CommState& comm, Statement& s, std::vector<Tens
     throw ShapeError(d.op == OpCode::broadcast || d.op == OpCode::scatter ? "x is undefined on the root"
                                                                           : "x is undefined");
   }
-  s.has_x = d.x.defined();
+  s.has_x = d.op == OpCode::redistribute ? check_part(d, comm.rank()) : d.x.defined();
+  if (d.op == OpCode::redistribute) s.note = fmt::format("{} {}", d.dtype, d.exchange->text());
   if (s.has_x) {
     check_dims(d, d.x, s);
     if (d.op == OpCode::reduce_scatter || d.op == OpCode::all_reduce || d.op == OpCode::reduce) {

@@ -10,7 +10,7 @@ namespace {
 
 bool uses_dim(OpCode op) {
   return op != OpCode::barrier && op != OpCode::split_comm && op != OpCode::all_gather_same &&
-         op != OpCode::all_reduce && op != OpCode::broadcast && op != OpCode::reduce;
+         op != OpCode::all_reduce && op != OpCode::broadcast && op != OpCode::reduce && op != OpCode::redistribute;
 }
 bool uses_root(OpCode op) {
   return op == OpCode::broadcast || op == OpCode::scatter || op == OpCode::gather || op == OpCode::reduce;
@@ -36,6 +36,7 @@ std::string parameters(const Statement& s) {
     list.push_back(s.reduction.op == ReduceOp::premul_sum ? fmt::format("premul_sum of {}", s.reduction.factor)
                                                           : std::string(name(s.reduction.op)));
   }
+  if (!s.note.empty()) list.push_back(s.note);
   if (s.scale != 1) list.push_back(fmt::format("scale={}", s.scale));
   return fmt::format("({})", fmt::join(list, ", "));
 }
@@ -69,6 +70,7 @@ std::vector<std::string> differences(const Statement& a, const Statement& b, int
       differ("the factor", b.reduction.factor, a.reduction.factor);
     }
   }
+  if (a.note != b.note) list.push_back(fmt::format("the move is another than rank {}'s", reference));
   if (!same_bits(a.scale, b.scale)) differ("scale", b.scale, a.scale);
   if (!a.has_x || !b.has_x) return list;  // broadcast and scatter: only the root must have one
   differ("dtype", name(b.x().dtype), name(a.x().dtype));
@@ -165,6 +167,7 @@ std::vector<Party> parties(const std::vector<Record>& records, size_t op) {
 }
 
 std::string remedy(const Statement& s) {
+  if (s.op == OpCode::redistribute) return "Every rank must give the same layouts, meshes and shape.";
   std::vector<std::string> free;
   if (s.has_x) {
     for (size_t d = 0; d < s.x().shape.size(); ++d) {
@@ -224,6 +227,7 @@ std::string rank_list(const std::vector<int>& ranks) {
 }
 
 bool may_differ(const Statement& s, size_t dim) {
+  if (s.op == OpCode::redistribute) return true;  // each has its own part, which was checked where it is
   const bool ragged = s.op == OpCode::all_gather || s.op == OpCode::all_gather_parts || s.op == OpCode::gather ||
                       s.op == OpCode::gather_sizes || s.op == OpCode::all_to_all || s.op == OpCode::all_to_all_v;
   return ragged && dim == static_cast<size_t>(s.dim);

@@ -132,6 +132,7 @@ void put_statement(std::vector<int64_t>& words, const Statement& s) {
   put_list(words, s.in_place);
   put_list(words, s.sizes);
   put_list(words, s.recv_sizes);
+  put_text(words, s.note);
 }
 
 void get_statement(Reader& reader, Statement& s) {
@@ -150,6 +151,7 @@ void get_statement(Reader& reader, Statement& s) {
   reader.require(s.tensors.size() == s.in_place.size() + (s.has_x ? 1 : 0));
   reader.list(s.sizes);
   reader.list(s.recv_sizes);
+  reader.text(s.note);
 }
 
 }  // namespace
@@ -164,6 +166,7 @@ void Statement::reset() {
   in_place.clear();
   sizes.clear();
   recv_sizes.clear();
+  note.clear();
 }
 
 void throw_error(ErrorKind kind, const std::string& text) {
@@ -203,6 +206,7 @@ std::string_view name(OpCode op) {
     case OpCode::scatter: return "scatter";
     case OpCode::gather: return "gather";
     case OpCode::reduce: return "reduce";
+    case OpCode::redistribute: return "redistribute";
     case OpCode::send: return "send";
     case OpCode::recv: return "recv";
   }
@@ -210,7 +214,7 @@ std::string_view name(OpCode op) {
 }
 
 bool needs_x(OpCode op, int64_t root, int rank) {
-  if (op == OpCode::barrier || op == OpCode::split_comm) return false;
+  if (op == OpCode::barrier || op == OpCode::split_comm || op == OpCode::redistribute) return false;
   return (op != OpCode::broadcast && op != OpCode::scatter) || root == rank;
 }
 

@@ -41,6 +41,7 @@ struct Statement {
   std::vector<int64_t> in_place;  // of each output: kApart, kClash, or where x and it share elements
   Sizes sizes;
   Sizes recv_sizes;
+  std::string note;  // redistribute: the layouts
 
   const Announced& x() const { return tensors[0]; }
   // Back to nothing said, with the capacity of its lists kept.

@@ -53,6 +53,7 @@ struct Receive {  // tensor.box = its terms combined; one term alone is copied,
   size_t first_term = 0;
   size_t terms = 1;
   Reduction reduction;
+  Dims axes = {};  // where the terms lie row-major over several axes of a mesh: their sizes
   bool is_copy() const { return terms == 1 && reduction.op != ReduceOp::premul_sum; }
 };
 struct Send {  // the mirror image of a term of `rank`

@@ -44,12 +44,14 @@ std::byte* scratch(size_t bytes) {
 // Combines blocks of all terms: the tree of Reduction, evaluated depth first.
 class BlockTree {
  public:
-  BlockTree(DType dtype, Reduction reduction, size_t terms)
-      : kernels_(reduce_kernels(dtype, reduction.op)),
+  BlockTree(DType dtype, Reduction reduction, size_t terms, const Dims& axes)
+      : axes_(axes),
+        kernels_(reduce_kernels(dtype, reduction.op)),
         reduction_(reduction),
         terms_(terms),
         element_bytes_(size_bytes(dtype)),
-        memory_(scratch((kFirstLevel + 2 * static_cast<size_t>(std::bit_width(terms))) * kBlockBytes)) {}
+        memory_(scratch((kFirstLevel + 2 * (static_cast<size_t>(std::bit_width(terms)) + axes.size())) * kBlockBytes)) {
+  }
 
   int64_t max_elements() const { return kBlockBytes / std::max(element_bytes_, kernels_.accumulator_bytes); }
   int64_t step_elements() const { return max_elements() * kStepBytes / kBlockBytes; }
@@ -103,12 +105,23 @@ class BlockTree {
       if (n == 1) return in[0];
       (fused ? kernels_.fold_elements : kernels_.fold)[n - 2](out, in, count);
     } else {
-      const size_t left = std::bit_floor(n - 1);
+      const size_t left = left_of(n);
       in[0] = subtree(first, left, free + 1, slot(free), count, fetch);
       in[1] = subtree(first + left, n - left, free + 2, slot(free + 1), count, fetch);
       kernels_.fold[0](out, in, count);
     }
     return out;
+  }
+
+  // How many of n terms the left branch has: whole rows of the last axis, as long as there are several.
+  size_t left_of(size_t n) const {
+    size_t row = 1;
+    for (size_t a = axes_.size(); a-- > 0;) {
+      const auto next = row * static_cast<size_t>(axes_[a]);
+      if (next >= n) break;
+      row = next;
+    }
+    return std::bit_floor(n / row - 1) * row;
   }
 
   const std::byte* leaf(const std::byte* elements, size_t k, int64_t count) const {
@@ -124,6 +137,7 @@ class BlockTree {
     return elements;
   }
 
+  Dims axes_;
   ReduceKernels kernels_;
   Reduction reduction_;
   size_t terms_;
@@ -261,8 +275,9 @@ class BoxedReduce {
 
 }  // namespace
 
-void reduce_boxes(const View& dst, std::span<const ConstView> terms, Reduction reduction, int64_t total_bytes) {
-  const BlockTree tree(dst.dtype, reduction, terms.size());
+void reduce_boxes(const View& dst, std::span<const ConstView> terms, Reduction reduction, int64_t total_bytes,
+                  const Dims& axes) {
+  const BlockTree tree(dst.dtype, reduction, terms.size(), axes);
   const int64_t job_bytes = std::max(total_bytes, dst.elements() * size_bytes(dst.dtype));
   const bool contiguous = is_row_major(dst) && std::all_of(terms.begin(), terms.end(), is_row_major<const std::byte>);
   if (contiguous) {

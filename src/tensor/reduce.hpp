@@ -14,7 +14,9 @@ namespace tessera {
 // strides, any alignment. dst may be exactly one of the terms (same data and
 // strides), else it must not overlap them. One term: dst = that term,
 // multiplied by the factor of a premul_sum, divided by 1 for avg. `total_bytes`
-// as for copy_box().
-void reduce_boxes(const View& dst, std::span<const ConstView> terms, Reduction reduction, int64_t total_bytes = 0);
+// as for copy_box(). `axes`: the terms lie row-major over axes of these sizes,
+// and the last one is combined first.
+void reduce_boxes(const View& dst, std::span<const ConstView> terms, Reduction reduction, int64_t total_bytes = 0,
+                  const Dims& axes = {});
 
 }  // namespace tessera

@@ -12,6 +12,10 @@
 #include <tessera/tensor.hpp>
 #include <tessera/work.hpp>
 
+namespace tessera {
+class Exchange;
+}
+
 namespace tessera::detail {
 
 enum class OpCode : uint8_t {
@@ -30,6 +34,7 @@ enum class OpCode : uint8_t {
   scatter,
   gather,
   reduce,
+  redistribute,
   send,
   recv,
 };
@@ -49,8 +54,10 @@ struct Description {
   Sizes sizes = {};       // all_to_all_v: to send
   Sizes recv_sizes = {};  // all_to_all_v
   int64_t extra[2] = {0, 0};
-  std::exception_ptr problem = {};  // what is wrong with the caller's arguments
-                                    // already: every rank is told
+  std::shared_ptr<const Exchange> exchange = {};  // redistribute: from which layout to which …
+  DType dtype = DType::f32;                       // … and what, as a rank may have no x
+  std::exception_ptr problem = {};                // what is wrong with the caller's arguments
+                                                  // already: every rank is told
 };
 
 struct Outcome {
@@ -62,6 +69,8 @@ struct Outcome {
 // Agrees on all of them at once, runs them together, and sets outcomes[i] to
 // what came of batch[i]. Collective.
 void execute(Comm& comm, std::span<const Description> batch, std::span<Outcome> outcomes, const Site& site);
+// One of several that belong together, from within CommState::call() or the worker.
+void execute_now(CommState& state, const Description& description, Outcome& outcome, const Site& site);
 // The same on the communicator's worker; `outcomes` is as long as the batch
 // when the task is done.
 std::shared_ptr<Task> start(Comm& comm, std::vector<Description> batch, const Site& site,
