@@ -19,9 +19,9 @@ struct Overlap {
 // What a rank receives and what it sends are mirror images, and a pair of ranks shares at most one box. Of replicas a rank
 // takes itself; else, on one mesh, the one at its own coordinate where all coordinates need the same; else they take turns.
 // Of what is pending it takes everybody's term; but an axis of one mesh on which the same operation is pending before and
-// after stays as it is. Where an axis becomes pending, the first coordinate along it gets the value and the others are
-// `embedded`: their box is filled with the operation's identity (0 for sum and bit_or, 1 for prod, …). An average has no
-// identity: there every coordinate gets the value.
+// after stays as it is. Where an axis becomes pending, parts become terms: on one mesh a shard, or an At, stays as it is
+// among the operation's identity (0 for sum and bit_or, 1 for prod, …); else the first coordinate along the axis gets the
+// value and the others have the identity. An average has none: there every coordinate gets the value.
 //
 // Local, with no communication. Thread safety: as a const object.
 class Exchange {
@@ -43,8 +43,9 @@ class Exchange {
   std::vector<Overlap> receives(int rank) const;
   // In the order of ranks.
   std::vector<Overlap> sends(int rank) const;
-  // Whether the rank's part of the target is the identity of the pending operation, because another rank has the value.
-  bool embedded(int rank) const;
+  // Whether what the rank receives leaves some of its part of the target, which is then the identity of the operation
+  // that becomes pending.
+  bool embeds(int rank) const;
 
  private:
   struct State;

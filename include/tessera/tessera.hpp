@@ -11,6 +11,7 @@
 #include <tessera/mesh.hpp>
 #include <tessera/overlap.hpp>
 #include <tessera/padding.hpp>
+#include <tessera/plan.hpp>
 #include <tessera/pool.hpp>
 #include <tessera/reduction.hpp>
 #include <tessera/tensor.hpp>

@@ -24,6 +24,9 @@ enum class Target : uint8_t {
   free,   // all of them
 };
 
+// An axis that becomes pending with an identity to fill up with.
+bool has_identity(const Placement& q) { return q.kind == Placement::Kind::partial && q.op != ReduceOp::avg; }
+
 }  // namespace
 
 struct Exchange::State {
@@ -37,6 +40,7 @@ struct Exchange::State {
   int64_t terms = 1, turns = 1;
   std::vector<Cutting> source_cuts, target_cuts;  // by dimension; one piece where it is not cut
   std::vector<size_t> blocks;                     // dimensions that both cut
+  std::vector<bool> kept;  // by axis of one mesh: becomes pending, and everyone's part is its term as it is
 
   State(const Layout& f, const Layout& t, const Dims& s) : from(f.resolved(s)), to(t.resolved(s)), shape(s) {
     source_cuts = cuttings(from);
@@ -80,11 +84,11 @@ struct Exchange::State {
     }
     for (size_t a = 0; a < to.mesh().ndim(); ++a) {
       const Placement& q = to.placements()[a];
-      const bool first_only = q.kind == Kind::partial && q.op != ReduceOp::avg;
-      target.push_back(one_mesh && source[a] == Source::same            ? Target::same
-                       : q.kind == Kind::shard && cuts_dim(from, q.dim) ? Target::block
-                       : q.kind == Kind::at || first_only               ? Target::fixed
-                                                                        : Target::free);
+      kept.push_back(one_mesh && has_identity(q) && (source[a] == Source::cut || source[a] == Source::fixed));
+      target.push_back(one_mesh && (source[a] == Source::same || kept[a]) ? Target::same
+                       : q.kind == Kind::shard && cuts_dim(from, q.dim)   ? Target::block
+                       : q.kind == Kind::at || has_identity(q)            ? Target::fixed
+                                                                          : Target::free);
       target_index.push_back(q.kind == Kind::at ? q.index : 0);
     }
     for (const Layout::Cut& cut : to.cuts()) {
@@ -101,6 +105,7 @@ struct Exchange::State {
   bool gets_value(const Dims& receiver) const {
     for (size_t a = 0; a < target.size(); ++a) {
       if (target[a] == Target::fixed && receiver[a] != target_index[a]) return false;
+      if (kept[a] && source[a] == Source::fixed && receiver[a] != from.placements()[a].index) return false;
     }
     return to.holds(receiver);
   }
@@ -182,19 +187,42 @@ struct Exchange::State {
 
   // Calls fn(holder, piece) for each piece of the source that meets the box, the holder's cut axes set.
   template <class Fn>
-  void for_each_piece(const Box& box, size_t d, Dims& holder, Box& piece, Fn&& fn) const {
+  void for_each_piece(const Box& box, const Dims& receiver, size_t d, Dims& holder, Box& piece, Fn&& fn) const {
     if (d == shape.size()) return fn(holder, piece);
     const Cutting& cutting = source_cuts[d];
-    const Interval meeting = cutting.meeting(along(box, d));
+    Interval meeting = cutting.meeting(along(box, d));
+    if (all_kept(d)) {
+      const int64_t own = cutting.number_at(receiver);
+      meeting = {std::max(meeting.begin, own), std::min(meeting.end, own + 1)};
+    }
     for (int64_t k = meeting.begin; k < meeting.end; ++k) {
       const Interval part = cutting.piece(k);
       if (part.length() == 0) continue;
       cutting.set_coordinate(k, holder);
+      if (!keeps(d, holder, receiver)) continue;
       piece.offset[d] = part.begin;
       piece.extent[d] = part.length();
-      for_each_piece(box, d + 1, holder, piece, fn);
+      for_each_piece(box, receiver, d + 1, holder, piece, fn);
     }
   }
+
+  const Layout::Cut* source_cut(size_t d) const {
+    for (const Layout::Cut& cut : from.cuts()) {
+      if (cut.dim == static_cast<int64_t>(d)) return &cut;
+    }
+    return nullptr;
+  }
+  bool all_kept(size_t d) const {
+    const Layout::Cut* cut = any_kept() ? source_cut(d) : nullptr;
+    return cut != nullptr && std::all_of(cut->axes.begin(), cut->axes.end(), [&](size_t a) { return kept[a]; });
+  }
+  // Of an axis that becomes pending a rank takes its own part alone.
+  bool keeps(size_t d, const Dims& holder, const Dims& receiver) const {
+    const Layout::Cut* cut = any_kept() ? source_cut(d) : nullptr;
+    return cut == nullptr || std::all_of(cut->axes.begin(), cut->axes.end(),
+                                         [&](size_t a) { return !kept[a] || holder[a] == receiver[a]; });
+  }
+  bool any_kept() const { return std::find(kept.begin(), kept.end(), true) != kept.end(); }
 };
 
 Exchange::Exchange(const Layout& from, const Layout& to, const Dims& shape)
@@ -220,7 +248,7 @@ std::vector<Overlap> Exchange::receives(int rank) const {
     if (s.source[a] == Source::same) holder[a] = (*receiver)[a];
   }
   Box piece = Box::whole(s.shape);
-  s.for_each_piece(own, 0, holder, piece, [&](Dims& place, const Box& found) {
+  s.for_each_piece(own, *receiver, 0, holder, piece, [&](Dims& place, const Box& found) {
     const Box box = intersect(own, found);
     for (int64_t term = 0; term < s.terms; ++term) {
       s.set_number_on(Source::reduced, term, place);
@@ -256,9 +284,15 @@ std::vector<Overlap> Exchange::sends(int rank) const {
   return list;
 }
 
-bool Exchange::embedded(int rank) const {
-  const auto receiver = state_->to.mesh().coordinate(rank);
-  return receiver && state_->to.holds(*receiver) && !state_->gets_value(*receiver);
+bool Exchange::embeds(int rank) const {
+  const State& s = *state_;
+  const auto receiver = s.to.mesh().coordinate(rank);
+  if (!receiver || !s.to.holds(*receiver)) return false;
+  if (!s.gets_value(*receiver)) return true;
+  for (size_t a = 0; a < s.kept.size(); ++a) {
+    if (s.kept[a] && s.source[a] == Source::cut && s.from.mesh().size(a) > 1) return true;
+  }
+  return false;
 }
 
 }  // namespace tessera

@@ -42,23 +42,41 @@ int64_t term_at(const Exchange& exchange, int rank) {
   return term;
 }
 
-// Each element that a rank needs comes once for each term, from a rank that holds it.
+// Each element comes once for each term, from a rank that holds it: to everyone who needs it, or, along axes that become
+// pending, to one of them.
 void require_complete(const Exchange& exchange, const Dims& shape) {
-  for (const int rank : exchange.to().mesh().ranks()) {
-    std::map<std::vector<int64_t>, std::vector<int64_t>> terms;
+  using Key = std::pair<std::vector<int64_t>, std::vector<int64_t>>;  // place and element
+  std::map<Key, std::vector<int64_t>> terms;
+  size_t needed = 0;
+  const Layout& to = exchange.to();
+  const bool one_mesh = exchange.from().mesh() == to.mesh();
+  for (const int rank : to.mesh().ranks()) {
+    const auto own = to.box(shape, rank);
+    Dims place = *to.mesh().coordinate(rank);
+    bool first = true;
+    for (size_t a = 0; a < place.size(); ++a) {
+      const Placement& q = to.placements()[a];
+      const bool becomes = q.kind == Placement::Kind::partial && !(one_mesh && exchange.from().placements()[a] == q);
+      if (!becomes || q.op == ReduceOp::avg) continue;
+      first = first && place[a] == 0;
+      place[a] = 0;
+    }
+    if (own && first) needed += static_cast<size_t>(own->elements());
+    int64_t received = 0;
     for (const Overlap& o : exchange.receives(rank)) {
       const auto theirs = exchange.from().box(shape, o.rank);
       RC_ASSERT(theirs.has_value() && intersect(*theirs, o.box) == o.box);
       RC_ASSERT(term_at(exchange, o.rank) == o.term);
-      for_each_in(o.box, [&](const Dims& at) { terms[key_of(at)].push_back(o.term); });
+      received += o.box.elements();
+      for_each_in(o.box, [&](const Dims& at) { terms[{key_of(place), key_of(at)}].push_back(o.term); });
     }
-    const auto own = exchange.to().box(shape, rank);
-    const bool gets = own && !exchange.embedded(rank);
-    RC_ASSERT(static_cast<int64_t>(terms.size()) == (gets ? own->elements() : 0));
-    for (const auto& [at, list] : terms) {
-      RC_ASSERT(static_cast<int64_t>(list.size()) == exchange.terms());
-      RC_ASSERT(std::is_sorted(list.begin(), list.end()) && list.back() == exchange.terms() - 1);
-    }
+    const int64_t all = own ? own->elements() * exchange.terms() : 0;
+    RC_ASSERT(received == all || (received < all && exchange.embeds(rank)));
+  }
+  RC_ASSERT(terms.size() == needed);
+  for (const auto& [at, list] : terms) {
+    RC_ASSERT(static_cast<int64_t>(list.size()) == exchange.terms());
+    RC_ASSERT(std::is_sorted(list.begin(), list.end()) && list.back() == exchange.terms() - 1);
   }
 }
 
@@ -125,15 +143,20 @@ TEST(Overlaps, ReplicasAreTakenFromTheOwnRow) {
   }
 }
 
-TEST(Overlaps, WhatBecomesPendingIsEmbedded) {
+TEST(Overlaps, WhatBecomesPendingStaysWhereItIs) {
   const Mesh mesh({{"dp", 3}});
-  const Exchange sum(Layout(mesh, {Shard(0)}), Layout(mesh, {Partial()}), {6});
-  EXPECT_FALSE(sum.embedded(0));
-  EXPECT_TRUE(sum.embedded(1) && sum.embedded(2));
-  EXPECT_EQ(sum.receives(0).size(), 3u);
-  EXPECT_TRUE(sum.receives(1).empty());
+  const Exchange shards(Layout(mesh, {Shard(0)}), Layout(mesh, {Partial()}), {6});
+  const Exchange replicas(Layout(mesh, {Replicate()}), Layout(mesh, {Partial()}), {6});
+  const Exchange one(Layout(mesh, {At(1)}), Layout(mesh, {Partial()}), {6});
+  for (const int rank : {0, 1, 2}) {
+    EXPECT_TRUE(shards.embeds(rank));
+    EXPECT_EQ(shards.receives(rank), (std::vector<Overlap>{{rank, 0, {{2 * rank}, {2}}}}));
+    EXPECT_EQ(replicas.embeds(rank), rank != 0);
+    EXPECT_EQ(replicas.receives(rank).size(), rank == 0 ? 1u : 0u);
+    EXPECT_EQ(one.embeds(rank), rank != 1);
+  }
   const Exchange average(Layout(mesh, {Shard(0)}), Layout(mesh, {Partial(ReduceOp::avg)}), {6});
-  EXPECT_FALSE(average.embedded(2));
+  EXPECT_FALSE(average.embeds(2));
   EXPECT_EQ(average.receives(2).size(), 3u);
 }
 
@@ -146,7 +169,7 @@ TEST(Overlaps, WhatStaysPendingStaysApart) {
   }
   const Exchange other(Layout::parse(mesh, "P,S0"), Layout::parse(mesh, "P(max),S1"), {4, 4});
   EXPECT_EQ(other.terms(), 2);
-  EXPECT_TRUE(other.embedded(3));
+  EXPECT_TRUE(other.embeds(3));
 }
 
 // Were anything of it listed by rank, this would take memory and minutes for every rank.

@@ -1,0 +1,115 @@
+// plan(): the cheapest way from one layout to another, proven under a model of cost that the user can read.
+#pragma once
+
+#include <limits>
+#include <optional>
+
+#include <tessera/dtype.hpp>
+#include <tessera/layout.hpp>
+#include <tessera/topology.hpp>
+
+namespace tessera {
+
+enum class StepKind : uint8_t {
+  slice,           // Replicate → Shard or At: local
+  embed,           // anything → Partial: the own box among the operation's identity; local
+  all_gather,      // Shard → Replicate
+  all_to_all,      // Shard → Shard
+  reduce_scatter,  // Partial → Shard
+  all_reduce,      // Partial → Replicate
+  broadcast,       // At → Replicate
+  scatter,         // At → Shard
+  gather,          // Shard → At
+  reduce,          // Partial → At
+  direct,          // anything → anything, each box straight to where it is needed; also to another mesh
+};
+std::string_view name(StepKind kind);
+
+// One step. Whatever its kind, Exchange(before, after, shape) says which boxes go where; the kind says how it was priced,
+// and that nothing leaves the groups of ranks that differ on `axes` only. The layouts are resolved.
+struct Step {
+  StepKind kind = StepKind::slice;
+  std::vector<size_t> axes;        // of the mesh, ascending; of a direct exchange on one mesh those whose placement
+                                   // changes, between two meshes none
+  std::vector<int64_t> from_dims;  // for each of the axes the dimension that it cuts before, and …
+  std::vector<int64_t> to_dims;    // … after; -1: none
+  Layout before, after;
+  double cost_us = 0;
+  int64_t bytes = 0;       // that the busiest rank receives or sends
+  int64_t peak_bytes = 0;  // input of the plan, input and output of the step, together, on the rank with most
+};
+
+struct PlanOptions {
+  int64_t max_bytes = std::numeric_limits<int64_t>::max();  // of every step's peak_bytes
+  // Admits plans that add up in another order than the one tree (last axis first). Never needed for integers, min and max.
+  bool any_order = false;
+  friend bool operator==(const PlanOptions&, const PlanOptions&) = default;
+};
+
+// A value; copies are cheap. Local throughout. Thread safety: as a const std::vector.
+class Plan {
+ public:
+  // For plans that come from elsewhere, such as a file. Throws ShapeError where the steps do not lead from `from` to `to`.
+  Plan(Layout from, Layout to, const Dims& shape, DType dtype, std::vector<Step> steps, const Topology& topology,
+       const PlanOptions& options = {}, double scale = 1);
+
+  const Layout& from() const;
+  const Layout& to() const;
+  const Dims& shape() const;
+  DType dtype() const;
+  const Topology& topology() const;
+  const PlanOptions& options() const;
+  const std::vector<Step>& steps() const;  // none: nothing is to be done
+  double cost_us() const;
+  int64_t peak_bytes() const;   // the largest of the steps', at least the input
+  int64_t bytes_moved() const;  // what the busiest rank of each step receives or sends, added up
+  // What the result is multiplied with: 1, but for the gradient of an average.
+  double scale() const;
+
+  // The plan of the gradient: from the dual of `to` to the dual of `from`, under the same topology and options. Throws
+  // Error where a pending operation has no linear adjoint, and what plan() throws.
+  Plan adjoint(Convention convention = Convention::global) const;
+
+  std::string explain() const;  // a line a step
+  std::string to_json() const;
+
+ private:
+  struct State;
+  std::shared_ptr<const State> state_;
+};
+
+// The cheapest plan. Exact: no sequence of steps costs less, where between source and target stand chunked shards, the
+// source's and the target's own ragged cuts, replicas and what is pending, a step takes one axis or several, and a direct
+// exchange only leaves the source or enters the target. Its costs obey the triangle inequality where all of them are
+// chunked or replicated.
+//
+// A collective is a ring along each of its axes, the slow ones with the fewest bytes: a base latency, a latency a hop, and
+// the bytes of the busiest rank. An exchange has a base latency, a latency a peer at the slowest axis on which it differs,
+// and the bytes of the busiest rank by axis. Axes of one rank cost nothing.
+//
+// Plans are cached by everything they depend on; the second call takes well under a microsecond. Local, thread-safe.
+// Throws ShapeError where a layout does not fit the shape, Error where the topology lacks an axis, where an operation cannot
+// reduce the dtype (DTypeError), and where no plan keeps within max_bytes; that one says how much would do.
+Plan plan(const Layout& from, const Layout& to, const Dims& shape, DType dtype, const Topology& topology,
+          const PlanOptions& options = {});
+
+// The same without the cache.
+Plan plan_uncached(const Layout& from, const Layout& to, const Dims& shape, DType dtype, const Topology& topology,
+                   const PlanOptions& options = {});
+
+// What PyTorch 2.13's DTensor does by default: one axis at a time, first what is nested wrongly from the inside out, then
+// the rest from left to right; priced as PyTorch does, in the same topology. None where DTensor has no such route: to
+// another mesh, to or from At, from a shard to a pending sum, in another order of axes.
+struct DTensorRoute {
+  struct Hop {
+    size_t axis;
+    Placement before, after;
+    double cost_us;
+  };
+  std::vector<Hop> hops;
+  double cost_us = 0;
+};
+std::optional<DTensorRoute> dtensor_route(const Layout& from, const Layout& to, const Dims& shape, DType dtype,
+                                          const Topology& topology);
+
+}  // namespace tessera

@@ -1,0 +1,60 @@
+// The ways to cut each dimension that a search meets, each worked out once.
+#pragma once
+
+#include <array>
+#include <deque>
+#include <vector>
+
+#include <tessera/layout.hpp>
+
+#include "layout/cutting.hpp"
+
+namespace tessera {
+
+inline constexpr size_t kMaxPlanAxes = 8;  // that have more than one rank
+
+// A dimension cut by a sequence of axes. All of them are a tree: the list without its last axis is its parent.
+struct CutList {
+  size_t dim = 0;
+  int ragged = 0;  // 1: the source's own cut, 2: the target's
+  std::vector<uint8_t> axes;
+  int parent = -1;                           // of ragged ones the dimension uncut
+  std::array<int, kMaxPlanAxes> child = {};  // by axis; 0: not met yet
+  std::vector<int64_t> offsets;              // of its pieces
+  double largest = 0;                        // piece
+  bool even = true;                          // all pieces are as large
+
+  size_t depth() const { return axes.size(); }
+  size_t pieces() const { return offsets.size() - 1; }
+  double piece(size_t number) const { return static_cast<double>(offsets[number + 1] - offsets[number]); }
+
+  // What the groups along the last `tail` axes hold together and the least that one of them holds, of those groups that
+  // may be the slowest: no other holds more and has a smaller part.
+  struct Group {
+    double whole, least;
+  };
+  std::vector<std::vector<Group>> groups;     // by tail; empty: not worked out yet
+  std::vector<std::vector<size_t>> distinct;  // by tail: a number for each length of the part that the tail cuts
+};
+
+class CutLists {
+ public:
+  CutLists(const Dims& shape, std::vector<int64_t> axis_sizes);
+
+  int uncut(size_t dim) const { return static_cast<int>(dim); }
+  int add_ragged(size_t dim, int which, std::vector<uint8_t> axes, std::vector<int64_t> offsets);
+  int chunked(size_t dim, const std::vector<uint8_t>& axes);
+  int extended(int list, uint8_t axis);  // cut again
+  int without(int list, size_t tail) const;
+
+  const CutList& operator[](int list) const { return lists_[static_cast<size_t>(list)]; }
+  size_t width(int list, size_t tail) const;  // pieces of each group along the last `tail` axes
+  const std::vector<CutList::Group>& groups(int list, size_t tail);
+  const std::vector<size_t>& distinct(int list, size_t tail);
+
+ private:
+  std::vector<int64_t> sizes_;
+  std::deque<CutList> lists_;  // references to them stay
+};
+
+}  // namespace tessera

@@ -1,0 +1,229 @@
+#include <tessera/plan.hpp>
+
+#include <mutex>
+#include <unordered_map>
+
+#include <tessera/error.hpp>
+
+#include "layout/text.hpp"
+#include "plan/search.hpp"
+
+namespace tessera {
+namespace {
+
+int64_t dim_of(const Placement& p) { return p.kind == Placement::Kind::shard ? p.dim : -1; }
+
+// The fields that follow from the layouts.
+void complete(Step& step) {
+  const bool one_mesh = step.before.mesh() == step.after.mesh();
+  if (step.axes.empty() && one_mesh) {
+    for (size_t a = 0; a < step.before.mesh().ndim(); ++a) {
+      if (!(step.before.placements()[a] == step.after.placements()[a])) step.axes.push_back(a);
+    }
+  }
+  step.from_dims.clear();
+  step.to_dims.clear();
+  for (const size_t a : step.axes) {
+    step.from_dims.push_back(dim_of(step.before.placements()[a]));
+    step.to_dims.push_back(dim_of(step.after.placements()[a]));
+  }
+}
+
+// Where both describe the same boxes in other words, one step that moves nothing says so.
+std::vector<Step> with_ends(std::vector<Step> steps, const Layout& from, const Layout& to) {
+  if (steps.empty() && !(from == to)) steps.emplace_back();
+  if (steps.empty()) return steps;
+  steps.front().before = from;
+  steps.back().after = to;
+  for (Step& step : steps) complete(step);
+  return steps;
+}
+
+// What a plan depends on: all of it, or as it was asked.
+struct Question {
+  Layout from, to;
+  Dims shape;
+  DType dtype;
+  Topology topology;
+  PlanOptions options;
+};
+struct Asked {
+  const Layout &from, &to;
+  const Dims& shape;
+  DType dtype;
+  const Topology& topology;
+  const PlanOptions& options;
+};
+
+struct HashOfQuestion {
+  using is_transparent = void;
+  size_t operator()(const auto& q) const {
+    size_t seed = hash_of(q.from);
+    mix(seed, hash_of(q.to));
+    for (const int64_t extent : q.shape) mix(seed, static_cast<size_t>(extent));
+    mix(seed, static_cast<size_t>(q.dtype));
+    mix(seed, hash_of(q.topology));
+    mix(seed, static_cast<size_t>(q.options.max_bytes) ^ static_cast<size_t>(q.options.any_order));
+    return seed;
+  }
+};
+struct SameQuestion {
+  using is_transparent = void;
+  bool operator()(const auto& a, const auto& b) const {
+    return a.from == b.from && a.to == b.to && a.shape == b.shape && a.dtype == b.dtype && a.topology == b.topology &&
+           a.options == b.options;
+  }
+};
+
+// Bounded: a program that plans for ever new shapes must not grow for ever.
+class Cache {
+ public:
+  std::optional<Plan> find(const Asked& question) {
+    const std::lock_guard lock(mutex_);
+    const auto found = plans_.find(question);
+    if (found == plans_.end()) return {};
+    return found->second;
+  }
+  void add(const Question& question, const Plan& plan) {
+    const std::lock_guard lock(mutex_);
+    if (plans_.size() >= kMost) plans_.clear();
+    plans_.emplace(question, plan);
+  }
+
+ private:
+  static constexpr size_t kMost = 4096;
+  std::mutex mutex_;
+  std::unordered_map<Question, Plan, HashOfQuestion, SameQuestion> plans_;
+};
+
+Cache& cache() {
+  static Cache plans;
+  return plans;
+}
+
+// In elements. Of chunks none is larger than the first.
+int64_t largest_part(const Layout& layout, const Dims& shape) {
+  const Mesh& mesh = layout.mesh();
+  bool first_has_most = layout.axes(Placement::Kind::at).empty();
+  for (const Layout::Cut& cut : layout.cuts()) first_has_most = first_has_most && cut.sizes.empty();
+  int64_t most = 0;
+  for (int64_t i = 0; i < (first_has_most ? 1 : mesh.size()); ++i) {
+    const auto box = layout.box(shape, mesh.coordinate_of(i));
+    most = std::max(most, box ? box->elements() : 0);
+  }
+  return most;
+}
+
+void check_bytes(const Dims& shape, DType dtype) {
+  int64_t bytes = 0;
+  if (__builtin_mul_overflow(volume(shape), size_bytes(dtype), &bytes)) {
+    throw ShapeError(fmt::format("a tensor of {} {} has more than 2^63 - 1 bytes", dtype, shape));
+  }
+}
+
+}  // namespace
+
+struct Plan::State {
+  Layout from, to;
+  Dims shape;
+  DType dtype;
+  std::vector<Step> steps;
+  Topology topology;
+  PlanOptions options;
+  double scale;
+  int64_t input_bytes;
+};
+
+Plan::Plan(Layout from, Layout to, const Dims& shape, DType dtype, std::vector<Step> steps, const Topology& topology,
+           const PlanOptions& options, double scale) {
+  from = from.resolved(shape);
+  to = to.resolved(shape);
+  check_bytes(shape, dtype);
+  const Layout* here = &from;
+  for (Step& step : steps) {
+    if (!(step.before == *here)) {
+      throw ShapeError(fmt::format("a plan's step {} begins at {}, but {} is where it is then", name(step.kind),
+                                   step.before, *here));
+    }
+    complete(step);
+    here = &step.after;
+  }
+  if (!(*here == to)) throw ShapeError(fmt::format("a plan's steps lead to {}, and not to {}", *here, to));
+  const int64_t input = largest_part(from, shape) * size_bytes(dtype);
+  state_ = std::make_shared<State>(
+      State{std::move(from), std::move(to), shape, dtype, std::move(steps), topology, options, scale, input});
+}
+
+const Layout& Plan::from() const { return state_->from; }
+const Layout& Plan::to() const { return state_->to; }
+const Dims& Plan::shape() const { return state_->shape; }
+DType Plan::dtype() const { return state_->dtype; }
+const Topology& Plan::topology() const { return state_->topology; }
+const PlanOptions& Plan::options() const { return state_->options; }
+const std::vector<Step>& Plan::steps() const { return state_->steps; }
+double Plan::scale() const { return state_->scale; }
+
+double Plan::cost_us() const {
+  double us = 0;
+  for (const Step& step : steps()) us += step.cost_us;
+  return us;
+}
+
+int64_t Plan::peak_bytes() const {
+  int64_t most = state_->input_bytes;
+  for (const Step& step : steps()) most = std::max(most, step.peak_bytes);
+  return most;
+}
+
+int64_t Plan::bytes_moved() const {
+  int64_t bytes = 0;
+  for (const Step& step : steps()) bytes += step.bytes;
+  return bytes;
+}
+
+Plan Plan::adjoint(Convention convention) const {
+  const Layout back = to().dual(convention), home = from().dual(convention);
+  // A term of an average counts one n-th of it.
+  double factor = 1;
+  const auto averaged = [](const Layout& layout) {
+    double ranks = 1;
+    for (size_t a = 0; a < layout.mesh().ndim(); ++a) {
+      const Placement& p = layout.placements()[a];
+      if (p.kind == Placement::Kind::partial && p.op == ReduceOp::avg)
+        ranks *= static_cast<double>(layout.mesh().size(a));
+    }
+    return ranks;
+  };
+  factor = averaged(to()) / averaged(from());
+  Topology topology = this->topology();
+  if (!(from().mesh() == to().mesh()) && !topology.target_axes.empty()) std::swap(topology.axes, topology.target_axes);
+  const Plan forward = plan(back, home, shape(), dtype(), topology, options());
+  return Plan(forward.from(), forward.to(), shape(), dtype(), forward.steps(), topology, options(), scale() * factor);
+}
+
+Plan plan_uncached(const Layout& from, const Layout& to, const Dims& shape, DType dtype, const Topology& topology,
+                   const PlanOptions& options) {
+  const Layout source = from.resolved(shape), target = to.resolved(shape);
+  check_bytes(shape, dtype);
+  topology.check();
+  if (const auto op = source.pending()) check_reducible(*op, dtype);
+  Search search(source, target, shape, dtype, topology, options);
+  auto steps = search.cheapest();
+  if (!steps) {
+    throw Error(
+        fmt::format("no plan from {} to {} of {} {} keeps within max_bytes = {}: the least that would do is {:.0f} "
+                    "bytes on a rank",
+                    source, target, dtype, shape, options.max_bytes, search.least_bytes()));
+  }
+  return Plan(source, target, shape, dtype, with_ends(std::move(*steps), source, target), topology, options);
+}
+
+Plan plan(const Layout& from, const Layout& to, const Dims& shape, DType dtype, const Topology& topology,
+          const PlanOptions& options) {
+  if (auto known = cache().find({from, to, shape, dtype, topology, options})) return *known;
+  Plan fresh = plan_uncached(from, to, shape, dtype, topology, options);
+  cache().add({from, to, shape, dtype, topology, options}, fresh);
+  return fresh;
+}
+
+}  // namespace tessera

@@ -1,0 +1,319 @@
+#include "plan/search.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include <tessera/overlap.hpp>
+
+namespace tessera {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+// No number of bytes goes faster than at this many µs a byte.
+double least_slope(const Curve& curve) {
+  double slope = kNever;
+  for (const Curve::Knot& knot : curve.knots) slope = std::min(slope, knot.us / knot.bytes);
+  const size_t n = curve.knots.size();
+  if (n == 0) return 0;
+  const Curve::Knot before = n > 1 ? curve.knots[n - 2] : Curve::Knot{};
+  return std::min(slope, (curve.knots[n - 1].us - before.us) / (curve.knots[n - 1].bytes - before.bytes));
+}
+
+Interval piece_of(Graph& graph, const Node& node, size_t d, const Dims& coordinate) {
+  const CutList& list = graph.lists()[node.list[d]];
+  size_t number = 0;
+  for (const uint8_t a : list.axes) {
+    const size_t axis = graph.mesh_axis(a);
+    number = number * static_cast<size_t>(graph.mesh().size(axis)) + static_cast<size_t>(coordinate[axis]);
+  }
+  return {list.offsets[number], list.offsets[number + 1]};
+}
+
+// What one rank of an exchange receives or sends, by the way it takes.
+struct Load {
+  double latency = 0;
+  std::vector<double> bytes;  // by way
+};
+
+}  // namespace
+
+Search::Search(const Layout& from, const Layout& to, const Dims& shape, DType dtype, const Topology& topology,
+               const PlanOptions& options)
+    : from_(from),
+      to_(to),
+      shape_(shape),
+      topology_(topology),
+      options_(options),
+      one_mesh_(from.mesh() == to.mesh()),
+      one_(from.mesh(), &from_, one_mesh_ ? &to_ : nullptr, shape, dtype, topology.links(from.mesh()), topology,
+           options.any_order) {
+  if (!one_mesh_) {
+    other_.emplace(to.mesh(), nullptr, &to_, shape, dtype, topology.links(to.mesh(), true), topology,
+                   options.any_order);
+    least_latency_ = topology.between.latency_us;
+    least_slope_ = least_slope(topology.between.transfer);
+    return;
+  }
+  least_latency_ = least_slope_ = one_.axes() > 0 ? kNever : 0;
+  for (size_t a = 0; a < one_.axes(); ++a) {
+    least_latency_ = std::min(least_latency_, one_.link(a).latency_us);
+    least_slope_ = std::min(least_slope_, least_slope(one_.link(a).transfer));
+  }
+}
+
+int Search::visit_of(int graph, const Node& node) {
+  const auto [place, fresh] = numbers_[graph].try_emplace(node.key, static_cast<int>(visits_.size()));
+  if (fresh) {
+    visits_.emplace_back();
+    visits_.back().node = node;
+    visits_.back().graph = graph;
+  }
+  return place->second;
+}
+
+int Search::target_visit() { return one_mesh_ ? visit_of(0, one_.target()) : visit_of(1, other_->target()); }
+
+void Search::run(Mode mode) {
+  mode_ = mode;
+  visits_.clear();
+  for (auto& numbers : numbers_) numbers.clear();
+  queue_ = {};
+  const int source = visit_of(0, one_.source()), target = target_visit();
+  visits_[static_cast<size_t>(source)].cost = 0;
+  queue_.push({0, 0, Item::visit, source});
+  queue_.push({mode == Mode::cost ? topology_.exchange_base_us : 0, 1, Item::all_out, source});
+  while (!queue_.empty()) {
+    const Queued next = queue_.top();
+    queue_.pop();
+    switch (next.item) {
+      case Item::visit: {
+        Visit& visit = visits_[static_cast<size_t>(next.visit)];
+        if (visit.done) break;
+        visit.done = true;
+        if (next.visit == target) return;
+        expand(next.visit);
+        break;
+      }
+      case Item::all_out: queue_exchanges_out(); break;
+      case Item::out: take_exchange(source, next.visit); break;
+      case Item::in: take_exchange(next.visit, target); break;
+    }
+  }
+}
+
+void Search::expand(int number) {
+  const Node node = visits_[static_cast<size_t>(number)].node;
+  const int here = visits_[static_cast<size_t>(number)].graph;
+  graph(here).for_each_step(node,
+                            [&](const Node& next, const Move& move) { relax(number, visit_of(here, next), move); });
+  if (visits_[static_cast<size_t>(number)].parent >= 0 && (one_mesh_ || here == 0)) queue_exchange_in(number);
+}
+
+void Search::relax(int parent, int next, const Move& move) {
+  const Visit& before = visits_[static_cast<size_t>(parent)];
+  Visit& after = visits_[static_cast<size_t>(next)];
+  if (after.done || next == parent) return;
+  double cost = before.cost + move.us;
+  if (mode_ == Mode::peak) cost = std::max(before.cost, peak(parent, next));
+  const int steps = before.steps + 1;
+  if (cost > after.cost || (cost == after.cost && steps >= after.steps)) return;
+  if (mode_ == Mode::cost && options_.max_bytes != PlanOptions{}.max_bytes &&
+      peak(parent, next) > static_cast<double>(options_.max_bytes)) {
+    return;
+  }
+  after.cost = cost;
+  after.steps = steps;
+  after.parent = parent;
+  after.move = move;
+  queue_.push({cost, steps, Item::visit, next});
+}
+
+// Exchanges are queued by a bound, and priced only when nothing else is cheaper than that.
+void Search::queue_exchanges_out() {
+  const int end = one_mesh_ ? 0 : 1, target = target_visit();
+  graph(end).for_each_node([&](const Node& node) {
+    const int next = visit_of(end, node);
+    if (next == 0 || visits_[static_cast<size_t>(next)].done) return;
+    if (one_mesh_ && !one_.may_exchange(one_.source(), node)) return;
+    const double least = mode_ == Mode::cost ? bound(0, next) : 0;
+    if (least < std::min(visits_[static_cast<size_t>(next)].cost, visits_[static_cast<size_t>(target)].cost)) {
+      queue_.push({least, 1, Item::out, next});
+    }
+  });
+}
+
+void Search::queue_exchange_in(int number) {
+  const int target = target_visit();
+  const Visit& visit = visits_[static_cast<size_t>(number)];
+  if (one_mesh_ && !one_.may_exchange(visit.node, one_.target())) return;
+  const double least = visit.cost + (mode_ == Mode::cost ? bound(number, target) : 0);
+  if (least < visits_[static_cast<size_t>(target)].cost) queue_.push({least, visit.steps + 1, Item::in, number});
+}
+
+void Search::take_exchange(int from, int to) {
+  if (visits_[static_cast<size_t>(to)].done) return;
+  Move move{StepKind::direct, 0, 0, 0};
+  if (mode_ == Mode::cost) {
+    const double limit =
+        std::min(visits_[static_cast<size_t>(to)].cost, visits_[static_cast<size_t>(target_visit())].cost);
+    const PricedExchange priced = price(from, to, limit - visits_[static_cast<size_t>(from)].cost);
+    if (priced.us == kNever) return;
+    move.us = priced.us;
+    move.bytes = priced.bytes;
+  }
+  relax(from, to, move);
+}
+
+// What the box of one place shares with that of another.
+double Search::shared(int a, const Dims& at, int b, const Dims& other_at) {
+  const Visit &x = visits_[static_cast<size_t>(a)], &y = visits_[static_cast<size_t>(b)];
+  if (graph(x.graph).box_at(x.node, at) == 0 || graph(y.graph).box_at(y.node, other_at) == 0) return 0;
+  double elements = 1;
+  for (size_t d = 0; d < shape_.size(); ++d) {
+    const Interval p = piece_of(graph(x.graph), x.node, d, at), q = piece_of(graph(y.graph), y.node, d, other_at);
+    elements *= static_cast<double>(std::max<int64_t>(std::min(p.end, q.end) - std::max(p.begin, q.begin), 0));
+  }
+  return elements;
+}
+
+// An exchange costs no less than what one receiver misses takes on the fastest way.
+double Search::bound(int from, int to) {
+  const Visit &before = visits_[static_cast<size_t>(from)], &after = visits_[static_cast<size_t>(to)];
+  Graph& end = graph(after.graph);
+  Dims place = Dims::filled(end.mesh().ndim(), 0);
+  for (size_t a = 0; a < end.axes(); ++a) {
+    const Code code = after.node.code[a];
+    const Layout& layout = code == Code::at_source ? from_ : to_;
+    if (code == Code::at_source || code == Code::at_target) {
+      place[end.mesh_axis(a)] = layout.placements()[end.mesh_axis(a)].index;
+    }
+  }
+  if (axes_with(after.node, end.axes(), Code::embedded) != 0) return topology_.exchange_base_us;  // parts stay as terms
+  double terms = 1;
+  for (size_t a = 0; a < graph(before.graph).axes(); ++a) {
+    const bool kept = one_mesh_ && after.node.code[a] == Code::term;
+    if (before.node.code[a] == Code::term && !kept) terms *= static_cast<double>(one_.mesh().size(one_.mesh_axis(a)));
+  }
+  const auto own = from_.mesh().coordinate(end.mesh().rank_at(place));
+  const double missing = end.box_at(after.node, place) * terms - (own ? shared(from, *own, to, place) : 0);
+  if (missing <= 0) return topology_.exchange_base_us;
+  return topology_.exchange_base_us + least_latency_ + missing * one_.element_bytes() * least_slope_;
+}
+
+// Infinite where it costs more than most_us.
+PricedExchange Search::price(int from, int to, double most_us) {
+  const Visit &before = visits_[static_cast<size_t>(from)], &after = visits_[static_cast<size_t>(to)];
+  const Exchange exchange(graph(before.graph).layout_of(before.node), graph(after.graph).layout_of(after.node), shape_);
+  const size_t ways = one_mesh_ ? from_.mesh().ndim() : 1;
+  const auto link = [&](size_t way) -> const Link& {
+    if (!one_mesh_) return topology_.between;
+    for (size_t a = 0; a < one_.axes(); ++a) {
+      if (one_.mesh_axis(a) == way) return one_.link(a);
+    }
+    return topology_.between;  // an axis of one rank, on which nobody differs
+  };
+  const auto way_between = [&](int rank, int peer) {
+    size_t slowest = 0;
+    if (!one_mesh_) return slowest;
+    const Dims x = *from_.mesh().coordinate(rank), y = *from_.mesh().coordinate(peer);
+    int slowness = -1;
+    for (size_t a = 0; a < x.size(); ++a) {
+      if (x[a] == y[a] || one_.slowness(a) <= slowness) continue;
+      slowness = one_.slowness(a);
+      slowest = a;
+    }
+    return slowest;
+  };
+  PricedExchange most;
+  const auto weigh = [&](const Load& load, bool receives) {
+    double us = topology_.exchange_base_us + load.latency, all = 0;
+    for (size_t way = 0; way < load.bytes.size(); ++way) {
+      us += link(way).transfer(load.bytes[way]);
+      if (receives && exchange.terms() > 1) us += link(way).reduce(load.bytes[way]);
+      all += load.bytes[way];
+    }
+    most.us = std::max(most.us, us);
+    most.bytes = std::max(most.bytes, all);
+    return most.us <= most_us;
+  };
+  const auto add = [&](Load& load, int rank, const Overlap& o) {
+    const size_t way = way_between(rank, o.rank);
+    load.latency += link(way).latency_us;
+    load.bytes[way] += static_cast<double>(o.box.elements()) * one_.element_bytes();
+  };
+  std::unordered_map<int, Load> senders;
+  for (const int rank : to_.mesh().ranks()) {
+    Load received{0, std::vector<double>(ways)};
+    for (const Overlap& o : exchange.receives(rank)) {
+      if (o.rank == rank) continue;
+      add(received, rank, o);
+      Load& sent = senders.try_emplace(o.rank, Load{0, std::vector<double>(ways)}).first->second;
+      add(sent, o.rank, {rank, o.term, o.box});
+    }
+    if (!weigh(received, true)) return {kNever, 0};
+  }
+  for (const auto& [rank, sent] : senders) {
+    if (!weigh(sent, false)) return {kNever, 0};
+  }
+  most.us = std::max(most.us, topology_.exchange_base_us);
+  return most;
+}
+
+// The caller's input, and the step's input and output, on the rank that has most of them together.
+double Search::peak(int from, int to) {
+  const Visit &before = visits_[static_cast<size_t>(from)], &after = visits_[static_cast<size_t>(to)];
+  Graph &x = graph(before.graph), &y = graph(after.graph);
+  const bool first = before.node.key == one_.source().key && before.graph == 0;
+  const auto at = [&](int rank) {
+    const auto here = from_.mesh().coordinate(rank), there = x.mesh().coordinate(rank),
+               then = y.mesh().coordinate(rank);
+    const double input = here ? one_.box_at(one_.source(), *here) : 0;
+    const double in = there && !first ? x.box_at(before.node, *there) : 0;
+    return input + in + (then ? y.box_at(after.node, *then) : 0);
+  };
+  double most = 0;
+  if (one_mesh_ && x.is_even_handed(one_.source()) && x.is_even_handed(before.node) && x.is_even_handed(after.node)) {
+    most = at(from_.mesh().rank_at(Dims::filled(from_.mesh().ndim(), 0)));
+  } else {
+    for (const int rank : from_.mesh().ranks()) most = std::max(most, at(rank));
+    if (!one_mesh_) {
+      for (const int rank : to_.mesh().ranks()) most = std::max(most, at(rank));
+    }
+  }
+  return most * one_.element_bytes();
+}
+
+double Search::least_bytes() {
+  run(Mode::peak);
+  return visits_[static_cast<size_t>(target_visit())].cost;
+}
+
+std::optional<std::vector<Step>> Search::cheapest() {
+  run(Mode::cost);
+  const int target = target_visit();
+  if (visits_[static_cast<size_t>(target)].cost == kNever) return {};
+  return steps_to(target);
+}
+
+std::vector<Step> Search::steps_to(int number) {
+  std::vector<Step> steps;
+  while (visits_[static_cast<size_t>(number)].parent >= 0) {
+    const Visit& after = visits_[static_cast<size_t>(number)];
+    const Visit& before = visits_[static_cast<size_t>(after.parent)];
+    Step step;
+    step.kind = after.move.kind;
+    step.axes = graph(after.graph).mesh_axes(after.move.axes);
+    step.before = graph(before.graph).layout_of(before.node);
+    step.after = graph(after.graph).layout_of(after.node);
+    step.cost_us = after.move.us;
+    step.bytes = std::llround(after.move.bytes);
+    step.peak_bytes = std::llround(peak(after.parent, number));
+    steps.push_back(std::move(step));
+    number = after.parent;
+  }
+  std::reverse(steps.begin(), steps.end());
+  return steps;
+}
+
+}  // namespace tessera

@@ -1,0 +1,77 @@
+// The search for the cheapest plan: Dijkstra's, over the layouts of a Graph, or of two where the meshes differ.
+#pragma once
+
+#include <queue>
+#include <unordered_map>
+
+#include "plan/graph.hpp"
+
+namespace tessera {
+
+struct PricedExchange {
+  double us = 0, bytes = 0;
+};
+
+class Search {
+ public:
+  Search(const Layout& from, const Layout& to, const Dims& shape, DType dtype, const Topology& topology,
+         const PlanOptions& options);
+
+  // The steps of the cheapest path; none where nothing keeps within max_bytes.
+  std::optional<std::vector<Step>> cheapest();
+  // The least max_bytes with which there is a path.
+  double least_bytes();
+
+ private:
+  enum class Mode : uint8_t { cost, peak };
+  struct Visit {
+    Node node;
+    int graph = 0;
+    int parent = -1;
+    Move move = {};
+    double cost = std::numeric_limits<double>::infinity();
+    int steps = 0;
+    bool done = false;
+  };
+  enum class Item : uint8_t { visit, all_out, out, in };  // in the order in which equals are taken
+  struct Queued {
+    double cost;
+    int steps;
+    Item item;
+    int visit;
+    bool operator<(const Queued& other) const {  // the queue has the largest on top
+      if (cost != other.cost) return cost > other.cost;
+      return steps != other.steps ? steps > other.steps : item > other.item;
+    }
+  };
+
+  Graph& graph(int number) { return number == 0 || !other_ ? one_ : *other_; }
+  int visit_of(int graph, const Node& node);
+  int target_visit();
+  void run(Mode mode);
+  void expand(int number);
+  void relax(int parent, int next, const Move& move);
+  void queue_exchanges_out();
+  void queue_exchange_in(int number);
+  void take_exchange(int from, int to);
+  double bound(int from, int to);
+  PricedExchange price(int from, int to, double most_us);
+  double peak(int from, int to);
+  double shared(int a, const Dims& at, int b, const Dims& other_at);
+  std::vector<Step> steps_to(int visit);
+
+  Layout from_, to_;
+  Dims shape_;
+  const Topology& topology_;
+  PlanOptions options_;
+  bool one_mesh_;
+  Graph one_;
+  std::optional<Graph> other_;
+  double least_latency_ = 0, least_slope_ = 0;  // of any way that an exchange may take
+  std::vector<Visit> visits_;
+  std::unordered_map<uint64_t, int> numbers_[2];
+  std::priority_queue<Queued> queue_;
+  Mode mode_ = Mode::cost;
+};
+
+}  // namespace tessera
