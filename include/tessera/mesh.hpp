@@ -11,6 +11,11 @@
 
 namespace tessera {
 
+class Comm;
+namespace detail {
+class MeshComms;
+}
+
 struct MeshAxis {
   std::string name;
   int64_t size = 1;
@@ -27,6 +32,10 @@ class Mesh {
   // reads as a placement, a size below 1, more than kMaxDims axes, a wrong number of ranks, a negative rank or one twice.
   Mesh(std::vector<MeshAxis> axes);
   Mesh(std::vector<MeshAxis> axes, std::vector<int> ranks);
+  // The same with communicators along its axes. Collective over `comm`, whose ranks it names; ranks of `comm` outside the
+  // mesh call it too, and have no communicator then. Cost: a Comm::split() for each axis.
+  static Mesh over(Comm& comm, std::vector<MeshAxis> axes);
+  static Mesh over(Comm& comm, std::vector<MeshAxis> axes, std::vector<int> ranks);
   // "dp=2,tp=4", and other ranks than 0 to n - 1 behind an @: "tp=4@8-11", "tp=4@0,2,4,6". Throws ShapeError.
   static Mesh parse(std::string_view text);
 
@@ -50,12 +59,22 @@ class Mesh {
   // for an unknown axis, one named twice, or a rank outside.
   Mesh submesh(const std::vector<std::string>& axes, int rank) const;
 
+  // comm("dp"): of the ranks that differ from this one on that axis only, in its order; undefined on a rank outside.
+  // comm("dp", "tp"): on several axes, row-major in the order given; collective over the mesh's communicator the first
+  // time. Throws Error where the mesh was not made over a communicator, ShapeError for an unknown axis.
+  template <class... Names>
+  Comm& comm(std::string_view axis, const Names&... more) const {
+    return comm_along({std::string(axis), std::string(more)...});
+  }
+  Comm& comm_along(const std::vector<std::string>& axes) const;
+
   // The same axes, by name, size and order, of the same ranks.
   friend bool operator==(const Mesh& a, const Mesh& b);
 
  private:
   struct State;
   std::shared_ptr<const State> state_;
+  std::shared_ptr<detail::MeshComms> comms_;  // null: it is for planning
 };
 
 // As parse() reads it.

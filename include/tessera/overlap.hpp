@@ -30,8 +30,6 @@ class Exchange {
   Exchange(const Layout& from, const Layout& to, const Dims& shape);
 
   const Dims& shape() const;
-  // "S0,R to R,S1 on dp=2,tp=4 of [8, 6]": two with the same text are the same.
-  const std::string& text() const;
   const Layout& from() const;  // resolved for the shape
   const Layout& to() const;
   int64_t terms() const;  // of each box; 1: nothing is reduced

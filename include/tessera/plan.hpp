@@ -5,7 +5,7 @@
 #include <optional>
 
 #include <tessera/dtype.hpp>
-#include <tessera/layout.hpp>
+#include <tessera/overlap.hpp>
 #include <tessera/topology.hpp>
 
 namespace tessera {
@@ -66,6 +66,14 @@ class Plan {
   // What the result is multiplied with: 1, but for the gradient of an average.
   double scale() const;
 
+  // Which boxes go where in a step, one after the other: two for an all_reduce of many bytes, whose sums are cut first and
+  // gathered then. Worked out once.
+  struct Stage {
+    std::shared_ptr<const Exchange> exchange;
+    std::string text;  // "float32 S0 to S1 on x=4 of [8, 6], step 1 of 2: all_gather S0 to R"
+  };
+  const std::vector<Stage>& stages(size_t step) const;
+
   // The plan of the gradient: from the dual of `to` to the dual of `from`, under the same topology and options. Throws
   // Error where a pending operation has no linear adjoint, and what plan() throws.
   Plan adjoint(Convention convention = Convention::global) const;
@@ -75,7 +83,7 @@ class Plan {
 
  private:
   struct State;
-  std::shared_ptr<const State> state_;
+  std::shared_ptr<State> state_;
 };
 
 // The cheapest plan. Exact: no sequence of steps costs less, where between source and target stand chunked shards, the

@@ -9,10 +9,12 @@
 #include <tessera/gradient.hpp>
 #include <tessera/layout.hpp>
 #include <tessera/mesh.hpp>
+#include <tessera/mesh_collective.hpp>
 #include <tessera/overlap.hpp>
 #include <tessera/padding.hpp>
 #include <tessera/plan.hpp>
 #include <tessera/pool.hpp>
+#include <tessera/redistribute.hpp>
 #include <tessera/reduction.hpp>
 #include <tessera/tensor.hpp>
 #include <tessera/topology.hpp>

@@ -147,6 +147,7 @@ void arrange_layouts(const Said& said, Arranged& a) {
     }
     case OpCode::all_to_all_v: arrange_all_to_all_v(said, a); break;
     case OpCode::broadcast: lay(said.by(root).x().shape, axis_at(root), axis_replicate()); break;
+    case OpCode::scatter_parts: lay(said.by(root).x().shape, axis_at(root), axis_at(s.extra[0])); break;
     case OpCode::scatter: {
       const Dims& shape = said.by(root).x().shape;
       const int64_t dim = said.by(root).dim;  // from the front; a rank without x
@@ -301,7 +302,7 @@ Arranged arrange(const CallName& call, const std::vector<Record>& records, size_
     return a;
   }
   arrange_layouts(said, a);
-  const bool rooted = a.op == OpCode::broadcast || a.op == OpCode::scatter;
+  const bool rooted = a.op == OpCode::broadcast || a.op == OpCode::scatter || a.op == OpCode::scatter_parts;
   a.dtype = said.by(rooted ? static_cast<int>(said.first().root) : 0).x().dtype;
   if (a.from.is_partial()) a.reduction = said.first().reduction;
   else if (said.first().scale != 1) a.reduction = {ReduceOp::premul_sum, said.first().scale};

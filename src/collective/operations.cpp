@@ -123,19 +123,23 @@ Barrier::Result Barrier::result(Outcome&&) { return {}; }
 void Comm::barrier(const Site& site) { run(*this, Barrier{}, site); }
 
 Comm Comm::split(int64_t color, int64_t key, const Site& site) {
+  return detail::split(*this, color, key, fmt::format("{}/{}", name(), color), site);
+}
+
+Comm detail::split(Comm& comm, int64_t color, int64_t key, const std::string& name, const Site& site) {
   const Description description{.op = OpCode::split_comm, .extra = {color, key}};
   Outcome outcome;
-  detail::execute(*this, {&description, 1}, {&outcome, 1}, site);
+  detail::execute(comm, {&description, 1}, {&outcome, 1}, site);
   const Sizes& all = outcome.sizes;              // color and key of every rank
   std::vector<std::pair<int64_t, int>> members;  // by key, then rank
-  for (int r = 0; r < size(); ++r) {
+  for (int r = 0; r < comm.size(); ++r) {
     if (color >= 0 && all[2 * static_cast<size_t>(r)] == color)
       members.emplace_back(all[2 * static_cast<size_t>(r) + 1], r);
   }
   std::sort(members.begin(), members.end());
   std::vector<int> ranks;
   for (const auto& member : members) ranks.push_back(member.second);
-  detail::CommState& parent = state();
+  detail::CommState& parent = comm.state();
   std::unique_ptr<Transport> transport;
   parent.call([&] {
     try {
@@ -145,8 +149,7 @@ Comm Comm::split(int64_t color, int64_t key, const Site& site) {
     }
   });
   if (transport == nullptr) return {};
-  return Comm(
-      std::make_shared<detail::CommState>(std::move(transport), fmt::format("{}/{}", name(), color), timeout()));
+  return Comm(std::make_shared<detail::CommState>(std::move(transport), name, comm.timeout()));
 }
 
 namespace {

@@ -150,11 +150,12 @@ void state(const Description& d, CommState& comm, Statement& s, std::vector<Tens
     throw ShapeError(fmt::format("root {} is none of the ranks 0 to {}", d.root, comm.size() - 1));
   }
   if (!d.x.defined() && needs_x(d.op, d.root, comm.rank())) {
-    throw ShapeError(d.op == OpCode::broadcast || d.op == OpCode::scatter ? "x is undefined on the root"
-                                                                          : "x is undefined");
+    throw ShapeError(d.op == OpCode::broadcast || d.op == OpCode::scatter || d.op == OpCode::scatter_parts
+                         ? "x is undefined on the root"
+                         : "x is undefined");
   }
   s.has_x = d.op == OpCode::redistribute ? check_part(d, comm.rank()) : d.x.defined();
-  if (d.op == OpCode::redistribute) s.note = fmt::format("{} {}", d.dtype, d.exchange->text());
+  if (d.note != nullptr) s.note = *d.note;
   if (s.has_x) {
     check_dims(d, d.x, s);
     if (d.op == OpCode::reduce_scatter || d.op == OpCode::all_reduce || d.op == OpCode::reduce) {

@@ -10,10 +10,12 @@ namespace {
 
 bool uses_dim(OpCode op) {
   return op != OpCode::barrier && op != OpCode::split_comm && op != OpCode::all_gather_same &&
-         op != OpCode::all_reduce && op != OpCode::broadcast && op != OpCode::reduce && op != OpCode::redistribute;
+         op != OpCode::all_reduce && op != OpCode::broadcast && op != OpCode::reduce && op != OpCode::redistribute &&
+         op != OpCode::scatter_parts;
 }
 bool uses_root(OpCode op) {
-  return op == OpCode::broadcast || op == OpCode::scatter || op == OpCode::gather || op == OpCode::reduce;
+  return op == OpCode::broadcast || op == OpCode::scatter || op == OpCode::gather || op == OpCode::reduce ||
+         op == OpCode::scatter_parts;
 }
 bool uses_reduction(OpCode op) {
   return op == OpCode::reduce_scatter || op == OpCode::all_reduce || op == OpCode::reduce;

@@ -53,6 +53,7 @@ bool makes_sense(const Statement& s, int rank, size_t ranks) {
   if (!is_index(s.root, ranks) || (!s.has_x && needs_x(s.op, s.root, rank))) return false;
   if (!std::all_of(s.tensors.begin(), s.tensors.end(), [](const Announced& t) { return fits(t); })) return false;
   if (!fits(s.recv_sizes, ranks, unused) || !fits(s.sizes, ranks, sum) || !dims_fit(s) || !outputs_fit(s)) return false;
+  if (s.op == OpCode::scatter_parts && !is_index(s.extra[0], ranks)) return false;
   if (s.op != OpCode::all_to_all_v) return true;
   return s.sizes.size() == ranks && s.x().shape[static_cast<size_t>(s.dim)] == sum;
 }

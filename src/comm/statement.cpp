@@ -207,6 +207,7 @@ std::string_view name(OpCode op) {
     case OpCode::gather: return "gather";
     case OpCode::reduce: return "reduce";
     case OpCode::redistribute: return "redistribute";
+    case OpCode::scatter_parts: return "mesh_scatter";
     case OpCode::send: return "send";
     case OpCode::recv: return "recv";
   }
@@ -215,7 +216,7 @@ std::string_view name(OpCode op) {
 
 bool needs_x(OpCode op, int64_t root, int rank) {
   if (op == OpCode::barrier || op == OpCode::split_comm || op == OpCode::redistribute) return false;
-  return (op != OpCode::broadcast && op != OpCode::scatter) || root == rank;
+  return (op != OpCode::broadcast && op != OpCode::scatter && op != OpCode::scatter_parts) || root == rank;
 }
 
 bool cuts(OpCode op) {

@@ -32,7 +32,6 @@ bool has_identity(const Placement& q) { return q.kind == Placement::Kind::partia
 struct Exchange::State {
   Layout from, to;
   Dims shape;
-  std::string text;
   std::vector<Source> source;
   std::vector<Target> target;
   std::vector<int64_t> target_index;  // of fixed ones
@@ -46,9 +45,6 @@ struct Exchange::State {
     source_cuts = cuttings(from);
     target_cuts = cuttings(to);
     find_roles();
-    const bool one_mesh = from.mesh() == to.mesh();
-    text = fmt::format("{}{} to {} on {} of {}", from, one_mesh ? "" : fmt::format(" on {}", from.mesh()), to,
-                       to.mesh(), shape);
   }
 
   std::vector<Cutting> cuttings(const Layout& layout) const {
@@ -229,7 +225,6 @@ Exchange::Exchange(const Layout& from, const Layout& to, const Dims& shape)
     : state_(std::make_shared<State>(from, to, shape)) {}
 
 const Dims& Exchange::shape() const { return state_->shape; }
-const std::string& Exchange::text() const { return state_->text; }
 const Layout& Exchange::from() const { return state_->from; }
 const Layout& Exchange::to() const { return state_->to; }
 int64_t Exchange::terms() const { return state_->terms; }

@@ -1,5 +1,6 @@
 #include <tessera/plan.hpp>
 
+#include <algorithm>
 #include <mutex>
 #include <unordered_map>
 
@@ -132,7 +133,54 @@ struct Plan::State {
   PlanOptions options;
   double scale;
   int64_t input_bytes;
+
+  std::once_flag once = {};  // of the stages, which only those need that run it
+  std::vector<std::vector<Stage>> stages = {};
+
+  State(Layout f, Layout t, const Dims& s, DType d, std::vector<Step> list, Topology top, const PlanOptions& o,
+        double by, int64_t input)
+      : from(std::move(f)),
+        to(std::move(t)),
+        shape(s),
+        dtype(d),
+        steps(std::move(list)),
+        topology(std::move(top)),
+        options(o),
+        scale(by),
+        input_bytes(input) {}
 };
+
+namespace {
+
+// Up to here one round, in which every rank reads every term, beats two rounds and the wait between them.
+constexpr int64_t kOneRoundBytes = 8192;
+
+// Where the sums of an all_reduce stand between its two halves; none: it has but one.
+std::optional<Layout> halfway(const Step& step, const Dims& shape, DType dtype) {
+  if (step.kind != StepKind::all_reduce || step.axes.empty()) return {};
+  const auto part = step.before.box(shape, step.before.mesh().rank_at(Dims::filled(step.before.mesh().ndim(), 0)));
+  if (!part || part->elements() * size_bytes(dtype) <= kOneRoundBytes) return {};
+  int64_t ranks = 1;
+  for (const size_t axis : step.axes) ranks *= step.before.mesh().size(axis);
+  for (size_t d = 0; d < shape.size(); ++d) {
+    const auto& cuts = step.before.cuts();
+    const bool cut =
+        std::any_of(cuts.begin(), cuts.end(), [&](const auto& c) { return c.dim == static_cast<int64_t>(d); });
+    if (cut || shape[d] < ranks) continue;
+    auto placements = step.before.placements();
+    for (const size_t axis : step.axes) placements[axis] = Shard(static_cast<int64_t>(d));
+    return Layout(step.before.mesh(), std::move(placements)).resolved(shape);
+  }
+  return {};
+}
+
+// The layouts between which the boxes of a step go.
+std::vector<Layout> halts_of(const Step& step, const Dims& shape, DType dtype) {
+  if (const auto middle = halfway(step, shape, dtype)) return {step.before, *middle, step.after};
+  return {step.before, step.after};
+}
+
+}  // namespace
 
 Plan::Plan(Layout from, Layout to, const Dims& shape, DType dtype, std::vector<Step> steps, const Topology& topology,
            const PlanOptions& options, double scale) {
@@ -150,8 +198,8 @@ Plan::Plan(Layout from, Layout to, const Dims& shape, DType dtype, std::vector<S
   }
   if (!(*here == to)) throw ShapeError(fmt::format("a plan's steps lead to {}, and not to {}", *here, to));
   const int64_t input = largest_part(from, shape) * size_bytes(dtype);
-  state_ = std::make_shared<State>(
-      State{std::move(from), std::move(to), shape, dtype, std::move(steps), topology, options, scale, input});
+  state_ = std::make_shared<State>(std::move(from), std::move(to), shape, dtype, std::move(steps), topology, options,
+                                   scale, input);
 }
 
 const Layout& Plan::from() const { return state_->from; }
@@ -162,6 +210,25 @@ const Topology& Plan::topology() const { return state_->topology; }
 const PlanOptions& Plan::options() const { return state_->options; }
 const std::vector<Step>& Plan::steps() const { return state_->steps; }
 double Plan::scale() const { return state_->scale; }
+
+const std::vector<Plan::Stage>& Plan::stages(size_t step) const {
+  std::call_once(state_->once, [this] {
+    const bool one_mesh = from().mesh() == to().mesh();
+    const std::string whole =
+        fmt::format("{} {}{} to {} on {} of {}", dtype(), from(), one_mesh ? "" : fmt::format(" on {}", from().mesh()),
+                    to(), to().mesh(), shape());
+    for (const Step& s : steps()) {
+      auto& list = state_->stages.emplace_back();
+      const auto halts = halts_of(s, shape(), dtype());
+      for (size_t i = 0; i + 1 < halts.size(); ++i) {
+        list.push_back({std::make_shared<const Exchange>(halts[i], halts[i + 1], shape()),
+                        fmt::format("{}, step {} of {}: {} {} to {}", whole, state_->stages.size(), steps().size(),
+                                    name(s.kind), halts[i], halts[i + 1])});
+      }
+    }
+  });
+  return state_->stages[step];
+}
 
 double Plan::cost_us() const {
   double us = 0;

@@ -35,6 +35,7 @@ enum class OpCode : uint8_t {
   gather,
   reduce,
   redistribute,
+  scatter_parts,  // a tensor of the root for one rank alone
   send,
   recv,
 };
@@ -54,10 +55,12 @@ struct Description {
   Sizes sizes = {};       // all_to_all_v: to send
   Sizes recv_sizes = {};  // all_to_all_v
   int64_t extra[2] = {0, 0};
-  std::shared_ptr<const Exchange> exchange = {};  // redistribute: from which layout to which …
-  DType dtype = DType::f32;                       // … and what, as a rank may have no x
-  std::exception_ptr problem = {};                // what is wrong with the caller's arguments
-                                                  // already: every rank is told
+  // redistribute: from which layout to which, and what, as a rank may have no x; the note names both, alike on all ranks.
+  std::shared_ptr<const Exchange> exchange = {};
+  const std::string* note = nullptr;
+  DType dtype = DType::f32;
+  std::exception_ptr problem = {};  // what is wrong with the caller's arguments
+                                    // already: every rank is told
 };
 
 struct Outcome {
@@ -69,6 +72,8 @@ struct Outcome {
 // Agrees on all of them at once, runs them together, and sets outcomes[i] to
 // what came of batch[i]. Collective.
 void execute(Comm& comm, std::span<const Description> batch, std::span<Outcome> outcomes, const Site& site);
+// Comm::split(), with a name for the new communicator.
+Comm split(Comm& comm, int64_t color, int64_t key, const std::string& name, const Site& site);
 // One of several that belong together, from within CommState::call() or the worker.
 void execute_now(CommState& state, const Description& description, Outcome& outcome, const Site& site);
 // The same on the communicator's worker; `outcomes` is as long as the batch

@@ -1,0 +1,374 @@
+// redistribute(): every pair of layouts on meshes of one to three axes, run on ranks, against what the layouts mean.
+#include <tessera/redistribute.hpp>
+
+#include <gtest/gtest.h>
+
+#include <tessera/tessera.hpp>
+
+#include "support/failures.hpp"
+#include "support/ranks.hpp"
+
+namespace tessera::testing_support {
+namespace {
+
+using Kind = Placement::Kind;
+
+double value_at(std::span<const int64_t> at) {
+  double value = 1;
+  for (size_t d = 0; d < at.size(); ++d) value += static_cast<double>(at[d] * static_cast<int64_t>(3 + 7 * d));
+  return value;
+}
+
+int64_t number_on(const Layout& layout, Kind kind, const Dims& coordinate) {
+  int64_t number = 0;
+  for (const size_t a : layout.axes(kind)) number = number * layout.mesh().size(a) + coordinate[a];
+  return number;
+}
+
+// A rank's part. Terms of a pending sum differ, and so do replicas where `apart`: for gradients, which do.
+Tensor part_of(const Layout& layout, const Dims& shape, int rank, double salt = 0) {
+  const auto box = layout.box(shape, rank);
+  if (!box) return {};
+  const double term = static_cast<double>(1 + number_on(layout, Kind::partial, *layout.mesh().coordinate(rank)));
+  return Tensor::generate(
+      DType::f64, box->extent, [&](auto at) { return term * (value_at(at) + salt); }, box->offset);
+}
+
+double sum_of_terms(const Layout& layout) {
+  int64_t n = 1;
+  for (const size_t a : layout.axes(Kind::partial)) n *= layout.mesh().size(a);
+  return static_cast<double>(n * (n + 1) / 2);
+}
+
+// What the parts of all ranks mean: for every place that differs on pending axes only, the terms add up to the value.
+void expect_meaning(const Layout& layout, const Dims& shape, const std::vector<Tensor>& parts, double factor) {
+  const Mesh& mesh = layout.mesh();
+  const auto pending = layout.axes(Kind::partial);
+  for (int64_t i = 0; i < mesh.size(); ++i) {
+    const Dims place = mesh.coordinate_of(i);
+    const bool first = std::all_of(pending.begin(), pending.end(), [&](size_t a) { return place[a] == 0; });
+    const auto box = layout.box(shape, place);
+    const Tensor& part = parts[static_cast<size_t>(mesh.rank_at(place))];
+    ASSERT_EQ(part.defined(), box.has_value());
+    if (!box) continue;
+    ASSERT_EQ(part.shape(), box->extent);
+    if (!first) continue;
+    Tensor total = Tensor::zeros(DType::f64, box->extent);
+    for (int64_t j = 0; j < mesh.size(); ++j) {
+      Dims other = mesh.coordinate_of(j), same = other;
+      for (const size_t a : pending) same[a] = 0;
+      if (!(same == place)) continue;
+      const Tensor term = parts[static_cast<size_t>(mesh.rank_at(other))].clone();
+      for (size_t k = 0; k < term.span<double>().size(); ++k) total.span<double>()[k] += term.span<double>()[k];
+    }
+    const Tensor expected = Tensor::generate(
+        DType::f64, box->extent, [&](auto at) { return factor * value_at(at); }, box->offset);
+    ASSERT_TRUE(total.equals(expected)) << fmt::format("at {}: {} instead of {}", place, total, expected);
+  }
+}
+
+double dot(const Tensor& a, const Tensor& b) {
+  if (!a.defined() || !b.defined()) return 0;
+  const Tensor x = a.clone(), y = b.clone();
+  double sum = 0;
+  for (size_t i = 0; i < x.span<double>().size(); ++i) sum += x.span<double>()[i] * y.span<double>()[i];
+  return sum;
+}
+
+// How often a rank's part counts: local, each; global, what is replicated once.
+double weight(const Layout& layout, int rank, Convention convention) {
+  const auto place = layout.mesh().coordinate(rank);
+  if (!place) return 0;
+  if (convention == Convention::local) return 1;
+  return number_on(layout, Kind::replicate, *place) == 0 ? 1 : 0;
+}
+
+std::vector<Layout> layouts_on(const Mesh& mesh, size_t ndim) {
+  std::vector<Placement> choices = {Replicate(), Partial(), At(0)};
+  for (size_t d = 0; d < ndim; ++d) choices.push_back(Shard(static_cast<int64_t>(d)));
+  size_t count = 1;
+  for (size_t a = 0; a < mesh.ndim(); ++a) count *= choices.size();
+  std::vector<Layout> list;
+  for (size_t i = 0; i < count; ++i) {
+    std::vector<Placement> placements;
+    size_t rest = i, ats = 0;
+    for (size_t a = 0; a < mesh.ndim(); ++a, rest /= choices.size()) {
+      placements.push_back(choices[rest % choices.size()]);
+      if (placements.back().kind == Kind::at) {
+        placements.back().index = mesh.size(a) - 1;
+        ++ats;
+      }
+    }
+    if (ats < 2) list.emplace_back(mesh, placements);
+  }
+  return list;
+}
+
+void add_special(const Mesh& mesh, const Dims& shape, std::vector<Layout>& list) {
+  Sizes ragged(static_cast<size_t>(mesh.size(0)), 0);
+  ragged.back() = shape[0] - 1;
+  ragged.front() += 1;
+  std::vector<Placement> placements(mesh.ndim(), Replicate());
+  placements[0] = Shard(0, ragged);
+  list.emplace_back(mesh, placements);
+  if (mesh.ndim() < 2) return;
+  std::vector<std::string> names;
+  for (size_t a = mesh.ndim(); a-- > 0;) names.push_back(mesh.axes()[a].name);
+  list.emplace_back(mesh, std::vector<Placement>(mesh.ndim(), Shard(0)), names);  // the last axis cuts first
+  Sizes flat(static_cast<size_t>(mesh.size()), 0);
+  for (int64_t i = 0; i < shape[0]; ++i) ++flat[static_cast<size_t>((i * i) % mesh.size())];
+  list.emplace_back(mesh, std::vector<Placement>(mesh.ndim(), Shard(0, flat)));
+}
+
+// Runs every pair, or every so many of them where that takes long.
+void check_pairs(const Mesh& mesh, const Dims& shape, size_t stride) {
+  std::vector<Layout> list = layouts_on(mesh, shape.size());
+  add_special(mesh, shape, list);
+  const Topology topology = Topology::dtensor(mesh);
+  const auto n = static_cast<int>(mesh.size());
+  std::vector<Tensor> parts(static_cast<size_t>(n));
+  std::vector<double> forward(static_cast<size_t>(n)), backward(static_cast<size_t>(n));
+  run(n,
+      [&](Comm& comm) {
+        const auto me = static_cast<size_t>(comm.rank());
+        for (size_t i = 0; i < list.size() * list.size(); i += stride) {
+          const Layout &from = list[i / list.size()], &to = list[i % list.size()];
+          SCOPED_TRACE(fmt::format("{} to {} of {} on {}", from, to, shape, mesh));
+          const Plan forth = plan(from, to, shape, DType::f64, topology);
+          const Tensor x = part_of(from, shape, comm.rank());
+          const Tensor moved = redistribute(comm, x, forth);
+          parts[me] = moved;
+          comm.barrier();
+          if (me == i % static_cast<size_t>(n)) {
+            ASSERT_NO_FATAL_FAILURE(expect_meaning(to, shape, parts, sum_of_terms(from))) << forth.explain();
+          }
+          for (const Convention convention : {Convention::local, Convention::global}) {
+            const Layout dual = to.dual(convention);
+            const Tensor y = part_of(dual, shape, comm.rank(), 5);
+            const Plan back = forth.adjoint(convention);
+            const Tensor z = redistribute(comm, y, back);
+            forward[me] = weight(to, comm.rank(), convention) * dot(moved, y);
+            backward[me] = weight(from, comm.rank(), convention) * dot(x, z);
+            comm.barrier();
+            if (me == 0) {
+              double a = 0, b = 0;
+              for (const double value : forward) a += value;
+              for (const double value : backward) b += value;
+              ASSERT_EQ(a, b) << (convention == Convention::local ? "local" : "global") << "\n" << back.explain();
+            }
+            comm.barrier();
+          }
+        }
+      },
+      {.timeout = std::chrono::seconds(120)});
+}
+
+TEST(Redistribute, EveryPairOnOneAxis) {
+  for (const int64_t n : {1, 2, 3, 4, 7}) {
+    check_pairs(Mesh({{"x", n}}), {5}, 1);
+    check_pairs(Mesh({{"x", n}}), {3, 4}, 1);
+    check_pairs(Mesh({{"x", n}}), {5, 2, 3}, 1);
+  }
+}
+
+TEST(Redistribute, EveryPairOnTwoAxes) {
+  const size_t stride = kSanitized ? 23 : 1;
+  for (const auto& [a, b] : std::vector<std::pair<int64_t, int64_t>>{{2, 2}, {3, 2}, {2, 3}, {1, 3}, {2, 4}}) {
+    check_pairs(Mesh({{"dp", a}, {"tp", b}}), {7}, stride);
+    check_pairs(Mesh({{"dp", a}, {"tp", b}}), {5, 3}, stride);
+  }
+}
+
+TEST(Redistribute, ManyPairsOnThreeAxes) {
+  const size_t stride = kSanitized ? 977 : 29;
+  check_pairs(Mesh({{"pp", 2}, {"dp", 2}, {"tp", 2}}), {5, 3}, stride);
+  check_pairs(Mesh({{"pp", 2}, {"dp", 1}, {"tp", 3}}), {7, 2, 3}, stride);
+}
+
+// The rest is checked by each rank by itself, so that it runs on processes too.
+class Moving : public Conformance {};
+INSTANTIATE_TEST_SUITE_P(Transports, Moving, everywhere(), name_of);
+
+void expect_part(const Tensor& part, const Layout& layout, const Dims& shape, int rank, double factor = 1) {
+  const auto box = layout.box(shape, rank);
+  ASSERT_EQ(part.defined(), box.has_value());
+  if (!box) return;
+  const Tensor expected = Tensor::generate(
+      part.dtype(), box->extent, [&](auto at) { return factor * value_at(at); }, box->offset);
+  ASSERT_TRUE(part.equals(expected)) << fmt::format("{} instead of {}", part, expected);
+}
+
+Tensor whole_part(const Layout& layout, const Dims& shape, int rank, DType dtype) {
+  const auto box = layout.box(shape, rank);
+  if (!box) return {};
+  return Tensor::generate(dtype, box->extent, value_at, box->offset);
+}
+
+TEST_P(Moving, BetweenLayouts) {
+  on_ranks([](Comm& comm) {
+    const int n = comm.size();
+    const Mesh mesh({{"x", n}});
+    const Dims shape = {41, 67};
+    Sizes ragged(static_cast<size_t>(n), 0);
+    ragged.front() = 20;
+    ragged.back() += 21;
+    const std::vector<Layout> layouts = {
+        {mesh, {Replicate()}}, {mesh, {Shard(0)}}, {mesh, {Shard(1)}}, {mesh, {Shard(0, ragged)}}, {mesh, {At(n - 1)}}};
+    for (const Layout& from : layouts) {
+      for (const Layout& to : layouts) {
+        const Tensor x = whole_part(from, shape, comm.rank(), DType::i32);
+        SCOPED_TRACE(fmt::format("{} to {}", from, to));
+        expect_part(redistribute(comm, x, from, to), to, shape, comm.rank());
+      }
+      const Layout pending(mesh, {Partial()});
+      const Layout to = layouts[1];
+      const Tensor term = Tensor::generate(DType::i32, shape, value_at);
+      expect_part(redistribute(comm, term, pending, to), to, shape, comm.rank(), n);
+    }
+  });
+}
+
+// Part of the ranks give to other ones, and some of them to themselves: a trainer and a server.
+TEST_P(Moving, BetweenMeshes) {
+  on_ranks([](Comm& comm) {
+    const int n = comm.size();
+    if (n < 3) return;
+    std::vector<int> first, second;
+    for (int r = 0; r < n - 1; ++r) first.push_back(r);
+    for (int r = n - 1; r > 0; --r) second.push_back(r);
+    const Mesh trainer({{"fsdp", n - 1}}, first), server({{"tp", n - 1}}, second);
+    const Dims shape = {53, 34};
+    const Layout from(trainer, {Shard(0)}), to(server, {Shard(1)}), all(server, {Replicate()});
+    const Tensor x = whole_part(from, shape, comm.rank(), DType::f32);
+    for (int again = 0; again < 3; ++again) {
+      expect_part(redistribute(comm, x, from, to), to, shape, comm.rank());
+      expect_part(redistribute(comm, x, from, all), all, shape, comm.rank());
+    }
+    const Plan there = plan(from, to, shape, DType::f32, Topology::dtensor(trainer, server, 8));
+    const Tensor y = redistribute(comm, x, there);
+    expect_part(redistribute(comm, y, there.adjoint()), from, shape, comm.rank());
+  });
+}
+
+TEST_P(Moving, ByItselfAndIntoGivenMemory) {
+  on_ranks([](Comm& comm) {
+    const Mesh mesh({{"x", comm.size()}});
+    const Dims shape = {9, 10};
+    const Layout rows(mesh, {Shard(0)}), columns(mesh, {Shard(1)});
+    const Plan forth = plan(rows, columns, shape, DType::f32, Topology::dtensor(mesh));
+    const Tensor x = whole_part(rows, shape, comm.rank(), DType::f32);
+    const Tensor out = Tensor::zeros(DType::f32, columns.box(shape, comm.rank())->extent);
+    auto work = start_redistribute(comm, x, forth);
+    const Tensor direct = redistribute(comm, x, forth, out);
+    EXPECT_EQ(direct.data(), out.data());
+    expect_part(out, columns, shape, comm.rank());
+    expect_part(work.get(), columns, shape, comm.rank());
+  });
+}
+
+TEST_P(Moving, EachByteOnce) {
+  on_ranks([](Comm& comm) {
+    const int n = comm.size();
+    const Mesh mesh({{"x", n}});
+    const Dims shape = {512 * n, 256 * n};  // large enough that all-to-all is the best plan
+    const Layout rows(mesh, {Shard(0)}), columns(mesh, {Shard(1)});
+    const Plan forth = plan(rows, columns, shape, DType::f32, Topology::dtensor(mesh));
+    const Tensor x = whole_part(rows, shape, comm.rank(), DType::f32);
+    comm.reset_stats();
+    redistribute(comm, x, forth);
+    const Stats stats = comm.stats();
+    const int64_t part = x.bytes() / n;
+    EXPECT_EQ(stats.bytes_received, (n - 1) * part);
+    EXPECT_EQ(stats.bytes_copied, n == 1 ? 0 : n * part);
+    EXPECT_EQ(stats.exchanges, n == 1 ? 0 : 1);
+  });
+}
+
+TEST_P(Moving, WrongPartsAndPlansAreToldToAll) {
+  on_ranks([](Comm& comm) {
+    const int n = comm.size();
+    if (n == 1) return;
+    const Mesh mesh({{"x", n}});
+    const Dims shape = {4 * n, 6};
+    const Layout rows(mesh, {Shard(0)}), columns(mesh, {Shard(1)});
+    const Topology topology = Topology::dtensor(mesh);
+    const Plan forth = plan(rows, columns, shape, DType::f32, topology);
+    const bool odd = comm.rank() == n - 1;
+    auto thrown = test::thrown_by([&] { redistribute(comm, Tensor::zeros(DType::f32, {odd ? 3 : 4, 6}), forth); });
+    EXPECT_EQ(thrown.type, "ShapeError") << thrown;
+    EXPECT_NE(thrown.text.find(
+                  fmt::format("rank  {}: redistribute: x is [3, 6], but this rank's part of S0 is [4, 6]", n - 1)),
+              std::string::npos)
+        << thrown;
+    thrown = test::thrown_by([&] { redistribute(comm, Tensor::zeros(odd ? DType::i32 : DType::f32, {4, 6}), forth); });
+    EXPECT_EQ(thrown.type, "DTypeError") << thrown;
+    const Plan other = plan(rows, {mesh, {Replicate()}}, shape, DType::f32, topology);
+    thrown = test::thrown_by([&] { redistribute(comm, Tensor::zeros(DType::f32, {4, 6}), odd ? other : forth); });
+    EXPECT_EQ(thrown.type, "MismatchError") << thrown;
+    EXPECT_NE(thrown.text.find("S0 to S1 on x="), std::string::npos) << thrown;
+    EXPECT_NE(thrown.text.find("S0 to R on x="), std::string::npos) << thrown;
+    expect_part(redistribute(comm, whole_part(rows, shape, comm.rank(), DType::f32), forth), columns, shape,
+                comm.rank());
+  });
+}
+
+TEST(Redistribute, ARankThatTheCommunicatorHasNot) {
+  run(2, [](Comm& comm) {
+    const Mesh mesh({{"x", 3}});
+    const Plan forth = plan({mesh, {Shard(0)}}, {mesh, {Shard(1)}}, {6, 6}, DType::f32, Topology::dtensor(mesh));
+    const auto thrown = test::thrown_by([&] { redistribute(comm, Tensor::zeros(DType::f32, {2, 6}), forth); });
+    EXPECT_EQ(thrown.type, "ShapeError");
+    EXPECT_NE(thrown.text.find("the mesh has rank 2, the communicator only 2 ranks"), std::string::npos) << thrown;
+  });
+}
+
+// One tree, whatever the route: last axis first.
+TEST(Redistribute, SumsHaveTheBitsOfOneTree) {
+  const Mesh mesh({{"a", 2}, {"b", 3}});
+  const Dims shape = {64, 96};
+  const auto term = [](int rank, std::span<const int64_t> at) {
+    return 1.0f / static_cast<float>(1 + rank * 7 + at[0] * 13 + at[1]);
+  };
+  const Tensor expected = Tensor::generate(DType::f32, shape, [&](auto at) {
+    const auto row = [&](int a) { return (term(3 * a, at) + term(3 * a + 1, at)) + term(3 * a + 2, at); };
+    return row(0) + row(1);
+  });
+  run(6, [&](Comm& comm) {
+    const Tensor x = Tensor::generate(DType::f32, shape, [&](auto at) { return term(comm.rank(), at); });
+    const Layout from(mesh, {Partial(), Partial()});
+    for (const Layout& to : {Layout(mesh, {Replicate(), Replicate()}), Layout(mesh, {Shard(0), Shard(1)}),
+                             Layout(mesh, {Shard(0), Replicate()}), Layout(mesh, {Replicate(), Shard(0)})}) {
+      const Plan forth = plan(from, to, shape, DType::f32, Topology::dtensor(mesh));
+      const Tensor part = redistribute(comm, x, forth);
+      EXPECT_TRUE(part.equals(expected.box(*to.box(shape, comm.rank())))) << forth.explain();
+    }
+  });
+}
+
+TEST(Redistribute, AveragesAndTheirGradients) {
+  const Mesh mesh({{"x", 4}});
+  run(4, [&](Comm& comm) {
+    const Layout mean(mesh, {Partial(ReduceOp::avg)}), all(mesh, {Replicate()});
+    const Plan forth = plan(mean, all, {3}, DType::f64, Topology::dtensor(mesh));
+    const Tensor x = Tensor::full(DType::f64, {3}, static_cast<double>(comm.rank()));
+    EXPECT_EQ(redistribute(comm, x, forth).at<double>(1), 1.5);
+    const Tensor ones = Tensor::full(DType::f64, {3}, 1.0);
+    // Of the sum over ranks of what each computes from the mean: each of the four terms counts 4 × 1/4.
+    EXPECT_EQ(redistribute(comm, ones, forth.adjoint(Convention::local)).at<double>(1), 1.0);
+    EXPECT_EQ(redistribute(comm, ones, forth.adjoint(Convention::global)).at<double>(1), 0.25);
+  });
+}
+
+// With 3 ranks, gather then sum: the local gradient is 3, the global one 1.
+TEST(Redistribute, LocalAndGlobalGradientsOfAGather) {
+  const Mesh mesh({{"x", 3}});
+  run(3, [&](Comm& comm) {
+    const Plan forth = plan({mesh, {Shard(0)}}, {mesh, {Replicate()}}, {6}, DType::f32, Topology::dtensor(mesh));
+    const Tensor ones = Tensor::full(DType::f32, {6}, 1.0f);
+    EXPECT_EQ(redistribute(comm, ones, forth.adjoint(Convention::local)).at<float>(0), 3.0f);
+    EXPECT_EQ(redistribute(comm, ones, forth.adjoint(Convention::global)).at<float>(0), 1.0f);
+  });
+}
+
+}  // namespace
+}  // namespace tessera::testing_support
