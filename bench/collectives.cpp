@@ -8,8 +8,8 @@
 namespace {
 
 using namespace tessera;
-using bench::Shared;
-using bench::Sides;
+using ::bench::Shared;
+using ::bench::Sides;
 
 constexpr int64_t kRowElements = 64;  // rows of 256 bytes of float32
 constexpr int64_t kRowBytes = kRowElements * 4;
@@ -65,8 +65,8 @@ Sides gather_along_0(Comm& comm, Shared& shared, Split split) {
 
 void BM_AllGather(benchmark::State& state) {
   const Split split = ragged(state.range(0));
-  bench::compare(state, 2, calls_for(split.total() * kRowBytes),
-                 [&](Comm& comm, Shared& shared) { return gather_along_0(comm, shared, split); });
+  ::bench::compare(state, 2, calls_for(split.total() * kRowBytes),
+                   [&](Comm& comm, Shared& shared) { return gather_along_0(comm, shared, split); });
 }
 BENCHMARK(BM_AllGather)->Arg(1 << 10)->Arg(32 << 10)->Arg(1 << 20)->Arg(32 << 20)->UseManualTime()->Iterations(3);
 
@@ -75,7 +75,7 @@ void BM_AllGatherInner(benchmark::State& state) {
   const int64_t row = state.range(1) / 4;  // elements of a rank's row
   const int64_t rows = state.range(0) / state.range(1);
   const int sets = rotation(state.range(0) * 6);
-  bench::compare(state, 2, calls_for(state.range(0) * 2), [&](Comm& comm, Shared& shared) {
+  ::bench::compare(state, 2, calls_for(state.range(0) * 2), [&](Comm& comm, Shared& shared) {
     const int me = comm.rank();
     shared.inputs[static_cast<size_t>(me)] = tensors(sets, {rows, row}, static_cast<float>(me));
     const auto outs = tensors(sets, {rows, 2 * row}, 0);
@@ -106,7 +106,7 @@ BENCHMARK(BM_AllGatherInner)
 // One rank has all (but a row). The "limit" is our own even split of the same total: skew must cost nothing.
 void BM_AllGatherSkew(benchmark::State& state) {
   const int64_t rows = state.range(0) / kRowBytes;
-  bench::compare(state, 2, calls_for(state.range(0)), [&](Comm& comm, Shared&) {
+  ::bench::compare(state, 2, calls_for(state.range(0)), [&](Comm& comm, Shared&) {
     const int me = comm.rank();
     const int sets = rotation(state.range(0) * 4);
     const auto skewed = tensors(sets, {me == 0 ? rows - 1 : 1, kRowElements}, 1);
@@ -131,7 +131,7 @@ Tensor fresh(const Dims& shape) {
 // The output allocated by the call, recycled by the pool; beside the same call with fresh memory every time.
 void BM_AllGatherRecycledBesideFresh(benchmark::State& state) {
   const Split split = ragged(state.range(0));
-  bench::compare(state, 2, calls_for(split.total() * kRowBytes), [&](Comm& comm, Shared&) {
+  ::bench::compare(state, 2, calls_for(split.total() * kRowBytes), [&](Comm& comm, Shared&) {
     const auto inputs = tensors(4, {split.rows[comm.rank()], kRowElements}, 1);
     return Sides{[&comm, inputs](int64_t i) { all_gather(comm, pick(inputs, i)); },
                  [&comm, inputs, split](int64_t i) {
@@ -171,8 +171,8 @@ Sides padded_gather(Comm& comm, Shared& shared, Split split) {
 
 void BM_AllGatherBesidePadding(benchmark::State& state) {
   const Split split = ragged(state.range(0));
-  bench::compare(state, 2, calls_for(split.total() * kRowBytes * 4),
-                 [&](Comm& comm, Shared& shared) { return padded_gather(comm, shared, split); });
+  ::bench::compare(state, 2, calls_for(split.total() * kRowBytes * 4),
+                   [&](Comm& comm, Shared& shared) { return padded_gather(comm, shared, split); });
 }
 BENCHMARK(BM_AllGatherBesidePadding)->Arg(1 << 10)->Arg(1 << 20)->Arg(32 << 20)->UseManualTime()->Iterations(3);
 
@@ -192,7 +192,7 @@ uint64_t read_all(const std::byte* data, int64_t bytes) {
 // Each rank reads its half of both inputs and writes the half; the limit only reads.
 void BM_ReduceScatter(benchmark::State& state) {
   const int64_t rows = state.range(0) / kRowBytes;
-  bench::compare(state, 2, calls_for(state.range(0)), [&](Comm& comm, Shared& shared) {
+  ::bench::compare(state, 2, calls_for(state.range(0)), [&](Comm& comm, Shared& shared) {
     const int me = comm.rank();
     const int sets = rotation(state.range(0) * 3);
     shared.inputs[static_cast<size_t>(me)] = tensors(sets, {rows, kRowElements}, 1);
@@ -215,7 +215,7 @@ BENCHMARK(BM_ReduceScatter)->Arg(1 << 20)->Arg(32 << 20)->UseManualTime()->Itera
 
 // The call itself: nothing to move; beside one spin barrier.
 void BM_Barrier(benchmark::State& state) {
-  bench::compare(state, 2, 20000, [&](Comm& comm, Shared& shared) {
+  ::bench::compare(state, 2, 20000, [&](Comm& comm, Shared& shared) {
     return Sides{[&comm](int64_t) { comm.barrier(); }, [&shared](int64_t) { shared.barrier.wait(); }};
   });
 }

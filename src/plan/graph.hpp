@@ -54,6 +54,10 @@ class Graph {
   double largest_box(const Node& node) const;
   double box_at(const Node& node, const Dims& coordinate) const;
   bool is_even_handed(const Node& node) const;  // no rank has more than the one at 0, 0, …
+  bool embeds_average() const { return target_op_ == ReduceOp::avg; }
+  int64_t at_index(const Node& node, size_t axis) const {
+    return (node.code[axis] == Code::at_source ? source_at_ : target_at_)[axis].index;
+  }
   double element_bytes() const { return element_bytes_; }
   const Link& link(size_t axis) const { return links_[axis]; }
   size_t axes() const { return sizes_.size(); }

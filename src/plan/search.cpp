@@ -30,12 +30,6 @@ Interval piece_of(Graph& graph, const Node& node, size_t d, const Dims& coordina
   return {list.offsets[number], list.offsets[number + 1]};
 }
 
-// What one rank of an exchange receives or sends, by the way it takes.
-struct Load {
-  double latency = 0;
-  std::vector<double> bytes;  // by way
-};
-
 }  // namespace
 
 Search::Search(const Layout& from, const Layout& to, const Dims& shape, DType dtype, const Topology& topology,
@@ -47,7 +41,8 @@ Search::Search(const Layout& from, const Layout& to, const Dims& shape, DType dt
       options_(options),
       one_mesh_(from.mesh() == to.mesh()),
       one_(from.mesh(), &from_, one_mesh_ ? &to_ : nullptr, shape, dtype, topology.links(from.mesh()), topology,
-           options.any_order) {
+           options.any_order),
+      pricer_(one_, topology.exchange_base_us) {
   if (!one_mesh_) {
     other_.emplace(to.mesh(), nullptr, &to_, shape, dtype, topology.links(to.mesh(), true), topology,
                    options.any_order);
@@ -96,8 +91,10 @@ void Search::run(Mode mode) {
         break;
       }
       case Item::all_out: queue_exchanges_out(); break;
-      case Item::out: take_exchange(source, next.visit); break;
-      case Item::in: take_exchange(next.visit, target); break;
+      case Item::out: bound_closer(next, source, next.visit); break;
+      case Item::in: bound_closer(next, next.visit, target); break;
+      case Item::close_out: take_exchange(source, next.visit); break;
+      case Item::close_in: take_exchange(next.visit, target); break;
     }
   }
 }
@@ -149,6 +146,19 @@ void Search::queue_exchange_in(int number) {
   if (one_mesh_ && !one_.may_exchange(visit.node, one_.target())) return;
   const double least = visit.cost + (mode_ == Mode::cost ? bound(number, target) : 0);
   if (least < visits_[static_cast<size_t>(target)].cost) queue_.push({least, visit.steps + 1, Item::in, number});
+}
+
+void Search::bound_closer(const Queued& item, int from, int to) {
+  const double limit =
+      std::min(visits_[static_cast<size_t>(to)].cost, visits_[static_cast<size_t>(target_visit())].cost);
+  if (item.cost >= limit) return;
+  Queued closer = item;
+  closer.item = item.item == Item::out ? Item::close_out : Item::close_in;
+  if (one_mesh_ && mode_ == Mode::cost) {
+    pricer_.set(visits_[static_cast<size_t>(from)].node, visits_[static_cast<size_t>(to)].node);
+    closer.cost = std::max(item.cost, visits_[static_cast<size_t>(from)].cost + pricer_.bound());
+  }
+  if (closer.cost < limit) queue_.push(closer);
 }
 
 void Search::take_exchange(int from, int to) {
@@ -203,60 +213,42 @@ double Search::bound(int from, int to) {
 
 // Infinite where it costs more than most_us.
 PricedExchange Search::price(int from, int to, double most_us) {
+  if (!one_mesh_) return price_between_meshes(from, to, most_us);
+  pricer_.set(visits_[static_cast<size_t>(from)].node, visits_[static_cast<size_t>(to)].node);
+  return pricer_.price(most_us);
+}
+
+PricedExchange Search::price_between_meshes(int from, int to, double most_us) {
   const Visit &before = visits_[static_cast<size_t>(from)], &after = visits_[static_cast<size_t>(to)];
   const Exchange exchange(graph(before.graph).layout_of(before.node), graph(after.graph).layout_of(after.node), shape_);
-  const size_t ways = one_mesh_ ? from_.mesh().ndim() : 1;
-  const auto link = [&](size_t way) -> const Link& {
-    if (!one_mesh_) return topology_.between;
-    for (size_t a = 0; a < one_.axes(); ++a) {
-      if (one_.mesh_axis(a) == way) return one_.link(a);
-    }
-    return topology_.between;  // an axis of one rank, on which nobody differs
+  const Link& link = topology_.between;
+  PricedExchange most{topology_.exchange_base_us, 0};
+  struct Load {
+    double peers = 0, bytes = 0;
   };
-  const auto way_between = [&](int rank, int peer) {
-    size_t slowest = 0;
-    if (!one_mesh_) return slowest;
-    const Dims x = *from_.mesh().coordinate(rank), y = *from_.mesh().coordinate(peer);
-    int slowness = -1;
-    for (size_t a = 0; a < x.size(); ++a) {
-      if (x[a] == y[a] || one_.slowness(a) <= slowness) continue;
-      slowness = one_.slowness(a);
-      slowest = a;
-    }
-    return slowest;
-  };
-  PricedExchange most;
   const auto weigh = [&](const Load& load, bool receives) {
-    double us = topology_.exchange_base_us + load.latency, all = 0;
-    for (size_t way = 0; way < load.bytes.size(); ++way) {
-      us += link(way).transfer(load.bytes[way]);
-      if (receives && exchange.terms() > 1) us += link(way).reduce(load.bytes[way]);
-      all += load.bytes[way];
-    }
+    double us = topology_.exchange_base_us + load.peers * link.latency_us + link.transfer(load.bytes);
+    if (receives && exchange.terms() > 1) us += link.reduce(load.bytes);
     most.us = std::max(most.us, us);
-    most.bytes = std::max(most.bytes, all);
+    most.bytes = std::max(most.bytes, load.bytes);
     return most.us <= most_us;
-  };
-  const auto add = [&](Load& load, int rank, const Overlap& o) {
-    const size_t way = way_between(rank, o.rank);
-    load.latency += link(way).latency_us;
-    load.bytes[way] += static_cast<double>(o.box.elements()) * one_.element_bytes();
   };
   std::unordered_map<int, Load> senders;
   for (const int rank : to_.mesh().ranks()) {
-    Load received{0, std::vector<double>(ways)};
+    Load received;
     for (const Overlap& o : exchange.receives(rank)) {
       if (o.rank == rank) continue;
-      add(received, rank, o);
-      Load& sent = senders.try_emplace(o.rank, Load{0, std::vector<double>(ways)}).first->second;
-      add(sent, o.rank, {rank, o.term, o.box});
+      const double bytes = static_cast<double>(o.box.elements()) * one_.element_bytes();
+      for (Load* load : {&received, &senders[o.rank]}) {
+        ++load->peers;
+        load->bytes += bytes;
+      }
     }
     if (!weigh(received, true)) return {kNever, 0};
   }
   for (const auto& [rank, sent] : senders) {
     if (!weigh(sent, false)) return {kNever, 0};
   }
-  most.us = std::max(most.us, topology_.exchange_base_us);
   return most;
 }
 

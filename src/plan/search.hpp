@@ -4,13 +4,9 @@
 #include <queue>
 #include <unordered_map>
 
-#include "plan/graph.hpp"
+#include "plan/exchange_price.hpp"
 
 namespace tessera {
-
-struct PricedExchange {
-  double us = 0, bytes = 0;
-};
 
 class Search {
  public:
@@ -33,7 +29,9 @@ class Search {
     int steps = 0;
     bool done = false;
   };
-  enum class Item : uint8_t { visit, all_out, out, in };  // in the order in which equals are taken
+  // In the order in which equals are taken. An exchange out of the source or into the target is queued by a first bound,
+  // then by a closer one, and priced last.
+  enum class Item : uint8_t { visit, all_out, out, in, close_out, close_in };
   struct Queued {
     double cost;
     int steps;
@@ -53,9 +51,11 @@ class Search {
   void relax(int parent, int next, const Move& move);
   void queue_exchanges_out();
   void queue_exchange_in(int number);
+  void bound_closer(const Queued& item, int from, int to);
   void take_exchange(int from, int to);
   double bound(int from, int to);
   PricedExchange price(int from, int to, double most_us);
+  PricedExchange price_between_meshes(int from, int to, double most_us);
   double peak(int from, int to);
   double shared(int a, const Dims& at, int b, const Dims& other_at);
   std::vector<Step> steps_to(int visit);
@@ -67,6 +67,7 @@ class Search {
   bool one_mesh_;
   Graph one_;
   std::optional<Graph> other_;
+  ExchangePricer pricer_;
   double least_latency_ = 0, least_slope_ = 0;  // of any way that an exchange may take
   std::vector<Visit> visits_;
   std::unordered_map<uint64_t, int> numbers_[2];

@@ -1,0 +1,69 @@
+// Planning: cold, from the cache, and one rank's part of a direct exchange on a huge mesh. No ranks take part.
+#include <benchmark/benchmark.h>
+#include <tessera/overlap.hpp>
+#include <tessera/plan.hpp>
+
+namespace {
+
+using namespace tessera;
+
+struct Case {
+  const char *mesh, *from, *to;
+};
+// One axis, two and three; the last of each has a direct exchange among the candidates that must be priced.
+constexpr Case kCases[] = {
+    {"x=8", "S0", "S1"},
+    {"x=8", "P", "R"},
+    {"x=64", "S0", "S1"},
+    {"a=2,b=4", "S0,R", "R,S1"},
+    {"a=8,b=8", "P,S0", "S1,R"},
+    {"a=8,b=8", "S0,S1", "S1,S0"},
+    {"a=8,b=8", "S0,S0", "S0@b,a"},
+    {"a=2,b=2,c=2", "S0,P,S2", "S2,S1,S1"},
+    {"a=4,b=4,c=4", "S0,S1,S2", "R,R,R"},
+    {"a=4,b=4,c=4", "P,P,S1", "S0,R,R"},
+    {"a=4,b=4,c=4", "S0,S1,S2", "S2,S0,S1"},
+    {"a=4,b=4,c=4", "S0,S0,P", "S1@c,b,a"},
+};
+// Extents that divide, extents that do not, and a small tensor.
+const Dims kShapes[] = {{1024, 1024, 64}, {1023, 1021, 61}, {64, 32, 128}};
+
+void cold(benchmark::State& state) {
+  const Case& c = kCases[state.range(0)];
+  const Dims& shape = kShapes[state.range(1)];
+  const Mesh mesh = Mesh::parse(c.mesh);
+  const Layout from = Layout::parse(mesh, c.from), to = Layout::parse(mesh, c.to);
+  const Topology topology = Topology::dtensor(mesh);
+  for (auto _ : state) benchmark::DoNotOptimize(plan_uncached(from, to, shape, DType::f32, topology).cost_us());
+  state.SetLabel(fmt::format("{}: {} to {}, {}", c.mesh, c.from, c.to, shape));
+}
+BENCHMARK(cold)
+    ->ArgsProduct({benchmark::CreateDenseRange(0, std::size(kCases) - 1, 1), {0, 1, 2}})
+    ->Unit(benchmark::kMicrosecond);
+
+void cached(benchmark::State& state) {
+  const Mesh mesh = Mesh::parse("a=4,b=4,c=4");
+  const Layout from = Layout::parse(mesh, "S0,S1,S2"), to = Layout::parse(mesh, "S2,S0,S1");
+  const Topology topology = Topology::dtensor(mesh);
+  for (auto _ : state) benchmark::DoNotOptimize(plan(from, to, kShapes[0], DType::f32, topology).steps().data());
+}
+BENCHMARK(cached)->Unit(benchmark::kMicrosecond);
+
+// One rank of 65,536; the largest has 256 neighbours.
+void part_of_exchange(benchmark::State& state) {
+  constexpr std::pair<const char*, const char*> kMoves[] = {
+      {"S0,S1", "S1,S0"}, {"S0,S0", "S0@b,a"}, {"S0,R", "R,S1"}, {"S0,S1", "R,S0"}};
+  const auto& [before, after] = kMoves[state.range(0)];
+  const Mesh mesh = Mesh::parse("a=256,b=256");
+  const Layout from = Layout::parse(mesh, before), to = Layout::parse(mesh, after);
+  size_t neighbours = 0;
+  for (auto _ : state) {
+    const Exchange exchange(from, to, {1 << 20, 1 << 20});
+    neighbours = exchange.receives(12345).size() + exchange.sends(12345).size();
+    benchmark::DoNotOptimize(neighbours);
+  }
+  state.SetLabel(fmt::format("{} to {}: {} boxes", before, after, neighbours));
+}
+BENCHMARK(part_of_exchange)->DenseRange(0, 3)->Unit(benchmark::kMicrosecond);
+
+}  // namespace
