@@ -1,7 +1,9 @@
 // The graph that plan() searches: layouts of one tensor on one mesh, and the steps between them with their prices.
 #pragma once
 
+#include <map>
 #include <optional>
+#include <tuple>
 
 #include <tessera/plan.hpp>
 
@@ -21,10 +23,10 @@ struct Node {
 };
 
 struct Move {
-  StepKind kind;
-  uint32_t axes;  // a bit each
-  double us;
-  double bytes;
+  StepKind kind = StepKind::slice;
+  uint32_t axes = 0;  // a bit each
+  double us = 0;
+  double bytes = 0;
 };
 
 class Graph {
@@ -116,6 +118,8 @@ class Graph {
   uint32_t same_at_axes_ = 0;  // whose At is the source's too
   std::optional<ReduceOp> source_op_, target_op_;
   enum class Order : uint8_t { any, last_first, at_once } order_ = Order::any;
+  std::map<std::tuple<int, int, double>, Move>
+      exchanges_;  // priced so far: lists before and after, and what is the same
   double element_bytes_;
   double base_us_, exchange_base_us_;
   Curve copy_;

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "plan/graph.hpp"
+#include "plan/group_exchange.hpp"
 
 namespace tessera {
 
@@ -93,60 +94,30 @@ double Graph::root_bytes(const Node& whole, const Node& parts) {
   return most * same * element_bytes_;
 }
 
-// An all-to-all within groups: what dimension a's last axes cut, b's do. Every rank has a latency for each other rank of
-// its group at the slowest axis on which they differ, and the bytes of the busiest by axis.
+// An all-to-all within groups. Every rank has a latency for each other rank of its group at the slowest axis on which they
+// differ, and the bytes of the busiest by axis.
 Move Graph::exchange_move(const Node& before, const Node& after, size_t a, size_t tail, size_t b) {
   const int from = before.list[a], to = after.list[b];
-  // The group's ranks, by their coordinates on the axes that move, in the order of the source's list.
-  const size_t ranks = lists_.width(from, tail);
-  std::vector<uint8_t> moved(lists_[from].axes.end() - static_cast<ptrdiff_t>(tail), lists_[from].axes.end());
-  std::vector<uint8_t> slow_first = moved;
-  std::sort(slow_first.begin(), slow_first.end(),
-            [&](uint8_t x, uint8_t y) { return slowness_[mesh_axes_[x]] > slowness_[mesh_axes_[y]]; });
-  uint32_t axes = 0;
-  for (const uint8_t axis : moved) axes |= 1u << axis;
-  const size_t to_tail = lists_[to].ragged != 0 ? lists_[to].depth() : tail;
-
-  const auto coordinate = [&](size_t rank, uint8_t axis) {
-    for (size_t i = moved.size(); i-- > 0;) {
-      const auto n = static_cast<size_t>(sizes_[moved[i]]);
-      if (moved[i] == axis) return rank % n;
-      rank /= n;
-    }
-    return size_t{0};
-  };
-  std::vector<size_t> piece_after(ranks);  // where a rank's piece stands among its group's
-  for (size_t r = 0; r < ranks; ++r) {
-    for (size_t i = lists_[to].depth() - to_tail; i < lists_[to].depth(); ++i) {
-      const uint8_t axis = lists_[to].axes[i];
-      piece_after[r] = piece_after[r] * static_cast<size_t>(sizes_[axis]) + coordinate(r, axis);
-    }
-  }
-  const auto slowest_between = [&](size_t r, size_t peer) {
-    for (size_t i = 0; i < slow_first.size(); ++i) {
-      if (coordinate(r, slow_first[i]) != coordinate(peer, slow_first[i])) return i;
-    }
-    return slow_first.size();
-  };
-
   double same = element_bytes_;
   for (size_t d = 0; d < shape_.size(); ++d) same *= d == a || d == b ? 1 : lists_[before.list[d]].largest;
-  double latency = 0;
-  for (size_t r = 1; r < ranks; ++r) latency += links_[slow_first[slowest_between(0, r)]].latency_us;
+  Move& known = exchanges_[{from, to, same}];
+  if (known.axes != 0) return known;
 
-  const CutList &cut = lists_[from], &again = lists_[to];
-  if (a != b && cut.even && again.even) {  // all pairs share the same
-    const double pair = cut.piece(0) * again.piece(0) * same;
-    double us = exchange_base_us_ + latency, left = static_cast<double>(ranks);
-    for (const uint8_t axis : slow_first) {
-      const auto n = static_cast<double>(sizes_[axis]);
-      us += links_[axis].transfer(pair * (left - left / n));
-      left /= n;
-    }
-    return {StepKind::all_to_all, axes, us, pair * static_cast<double>(ranks - 1)};
+  const auto& axes = lists_[from].axes;
+  std::vector<uint8_t> slow_first(axes.end() - static_cast<ptrdiff_t>(tail), axes.end());
+  std::sort(slow_first.begin(), slow_first.end(),
+            [&](uint8_t x, uint8_t y) { return slowness_[mesh_axes_[x]] > slowness_[mesh_axes_[y]]; });
+  known = {StepKind::all_to_all, 0, exchange_base_us_, 0};
+  for (const uint8_t axis : slow_first) known.axes |= 1u << axis;
+  std::vector<double> peers;  // that differ on an axis, and on none that is slower
+  auto left = static_cast<double>(lists_.width(from, tail));
+  for (const uint8_t axis : slow_first) {
+    const double within = left / static_cast<double>(sizes_[axis]);
+    peers.push_back(left - within);
+    known.us += peers.back() * links_[axis].latency_us;
+    left = within;
   }
-  double most_us = 0, most_bytes = 0;
-  std::vector<double> received(slow_first.size()), sent(slow_first.size());
+  double most_us = 0;
   const auto weigh = [&](const std::vector<double>& bytes) {
     double us = 0, all = 0;
     for (size_t i = 0; i < bytes.size(); ++i) {
@@ -154,38 +125,16 @@ Move Graph::exchange_move(const Node& before, const Node& after, size_t a, size_
       all += bytes[i];
     }
     most_us = std::max(most_us, us);
-    most_bytes = std::max(most_bytes, all);
+    known.bytes = std::max(known.bytes, all);
   };
-  // A pair shares before(sender) × after(receiver), or what the two stretches of the one dimension share.
-  const auto group = [&](size_t p, size_t q) {
-    const auto shared = [&](size_t sender, size_t receiver) {
-      const size_t x = p + sender, y = q + piece_after[receiver];
-      if (a != b) return cut.piece(x) * again.piece(y) * same;
-      const int64_t begin = std::max(cut.offsets[x], again.offsets[y]);
-      const int64_t end = std::min(cut.offsets[x + 1], again.offsets[y + 1]);
-      return static_cast<double>(std::max<int64_t>(end - begin, 0)) * same;
-    };
-    for (size_t r = 0; r < ranks; ++r) {
-      std::fill(received.begin(), received.end(), 0);
-      std::fill(sent.begin(), sent.end(), 0);
-      for (size_t peer = 0; peer < ranks; ++peer) {
-        if (peer == r) continue;
-        const size_t i = slowest_between(r, peer);
-        received[i] += shared(peer, r);
-        sent[i] += shared(r, peer);
-      }
-      weigh(received);
-      weigh(sent);
-    }
-  };
-  if (a == b) {
-    for (const size_t p : lists_.distinct(from, tail)) group(p, p);
+  if (a != b && lists_[from].even && lists_[to].even) {  // all pairs share the same
+    for (double& count : peers) count *= lists_[from].piece(0) * lists_[to].piece(0) * same;
+    weigh(peers);
   } else {
-    for (const size_t p : lists_.distinct(from, tail)) {
-      for (const size_t q : lists_.distinct(to, to_tail)) group(p, q);
-    }
+    GroupExchange(lists_, sizes_, from, tail, to, slow_first).for_each_load(same, weigh);
   }
-  return {StepKind::all_to_all, axes, exchange_base_us_ + latency + most_us, most_bytes};
+  known.us += most_us;
+  return known;
 }
 
 }  // namespace tessera

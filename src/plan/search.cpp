@@ -20,6 +20,9 @@ double least_slope(const Curve& curve) {
   return std::min(slope, (curve.knots[n - 1].us - before.us) / (curve.knots[n - 1].bytes - before.bytes));
 }
 
+// Whether a bound is below a cost by more than rounding.
+bool below(double bound, double cost) { return bound < cost - 1e-12 * cost || (cost == kNever && bound < kNever); }
+
 Interval piece_of(Graph& graph, const Node& node, size_t d, const Dims& coordinate) {
   const CutList& list = graph.lists()[node.list[d]];
   size_t number = 0;
@@ -43,11 +46,23 @@ Search::Search(const Layout& from, const Layout& to, const Dims& shape, DType dt
       one_(from.mesh(), &from_, one_mesh_ ? &to_ : nullptr, shape, dtype, topology.links(from.mesh()), topology,
            options.any_order),
       pricer_(one_, topology.exchange_base_us) {
+  any_slope_ = kNever;
+  for (size_t a = 0; a < one_.axes(); ++a) any_slope_ = std::min(any_slope_, least_slope(one_.link(a).transfer));
+  Dims first = Dims::filled(to.mesh().ndim(), 0), last = first;
+  for (size_t a = 0; a < to.mesh().ndim(); ++a) {
+    const Placement& p = to.placements()[a];
+    first[a] = p.kind == Placement::Kind::at ? p.index : 0;
+    last[a] = p.kind == Placement::Kind::at ? p.index : to.mesh().size(a) - 1;
+  }
+  places_ = {first, last};
   if (!one_mesh_) {
     other_.emplace(to.mesh(), nullptr, &to_, shape, dtype, topology.links(to.mesh(), true), topology,
                    options.any_order);
     least_latency_ = topology.between.latency_us;
     least_slope_ = least_slope(topology.between.transfer);
+    for (size_t a = 0; a < other_->axes(); ++a)
+      any_slope_ = std::min(any_slope_, least_slope(other_->link(a).transfer));
+    any_slope_ = std::min(any_slope_, least_slope_);
     return;
   }
   least_latency_ = least_slope_ = one_.axes() > 0 ? kNever : 0;
@@ -63,18 +78,38 @@ int Search::visit_of(int graph, const Node& node) {
     visits_.emplace_back();
     visits_.back().node = node;
     visits_.back().graph = graph;
+    if (target_ >= 0) visits_.back().ahead = ahead_of(place->second);
   }
   return place->second;
 }
 
-int Search::target_visit() { return one_mesh_ ? visit_of(0, one_.target()) : visit_of(1, other_->target()); }
+// Whatever comes, a rank must still receive what it misses, and of a sum that is not done all of it.
+double Search::ahead_of(int number) {
+  const Visit& visit = visits_[static_cast<size_t>(number)];
+  const Visit& target = visits_[static_cast<size_t>(target_)];
+  Graph &here = graph(visit.graph), &end = graph(target.graph);
+  if (mode_ == Mode::peak || axes_with(target.node, end.axes(), Code::embedded) != 0) return 0;
+  const uint32_t terms = axes_with(visit.node, here.axes(), Code::term);
+  const bool unfinished = terms != (one_mesh_ ? axes_with(target.node, end.axes(), Code::term) : 0);
+  double missing = 0;
+  for (const Dims& place : places_) {
+    const auto own = here.mesh().coordinate(end.mesh().rank_at(place));
+    const double has = own && !unfinished ? shared(number, *own, target_, place) : 0;
+    missing = std::max(missing, end.box_at(target.node, place) - has);
+  }
+  if (missing <= 0) return 0;
+  const double base = std::min(topology_.base_us, topology_.exchange_base_us);
+  return (base + missing * one_.element_bytes() * any_slope_) * (1 - 1e-12);
+}
 
 void Search::run(Mode mode) {
   mode_ = mode;
   visits_.clear();
   for (auto& numbers : numbers_) numbers.clear();
   queue_ = {};
-  const int source = visit_of(0, one_.source()), target = target_visit();
+  target_ = -1;
+  const int source = visit_of(0, one_.source());
+  const int target = target_ = one_mesh_ ? visit_of(0, one_.target()) : visit_of(1, other_->target());
   visits_[static_cast<size_t>(source)].cost = 0;
   queue_.push({0, 0, Item::visit, source});
   queue_.push({mode == Mode::cost ? topology_.exchange_base_us : 0, 1, Item::all_out, source});
@@ -114,6 +149,7 @@ void Search::relax(int parent, int next, const Move& move) {
   double cost = before.cost + move.us;
   if (mode_ == Mode::peak) cost = std::max(before.cost, peak(parent, next));
   const int steps = before.steps + 1;
+  if (mode_ == Mode::cost && next != target_ && !below(cost + after.ahead, best())) return;
   if (cost > after.cost || (cost == after.cost && steps >= after.steps)) return;
   if (mode_ == Mode::cost && options_.max_bytes != PlanOptions{}.max_bytes &&
       peak(parent, next) > static_cast<double>(options_.max_bytes)) {
@@ -123,50 +159,51 @@ void Search::relax(int parent, int next, const Move& move) {
   after.steps = steps;
   after.parent = parent;
   after.move = move;
-  queue_.push({cost, steps, Item::visit, next});
+  queue_.push({cost + after.ahead, steps, Item::visit, next});
 }
 
 // Exchanges are queued by a bound, and priced only when nothing else is cheaper than that.
 void Search::queue_exchanges_out() {
-  const int end = one_mesh_ ? 0 : 1, target = target_visit();
+  const int end = one_mesh_ ? 0 : 1;
   graph(end).for_each_node([&](const Node& node) {
     const int next = visit_of(end, node);
     if (next == 0 || visits_[static_cast<size_t>(next)].done) return;
     if (one_mesh_ && !one_.may_exchange(one_.source(), node)) return;
     const double least = mode_ == Mode::cost ? bound(0, next) : 0;
-    if (least < std::min(visits_[static_cast<size_t>(next)].cost, visits_[static_cast<size_t>(target)].cost)) {
-      queue_.push({least, 1, Item::out, next});
+    const double ahead = visits_[static_cast<size_t>(next)].ahead;
+    if (below(least, visits_[static_cast<size_t>(next)].cost) && below(least + ahead, best())) {
+      queue_.push({least + ahead, 1, Item::out, next});
     }
   });
 }
 
 void Search::queue_exchange_in(int number) {
-  const int target = target_visit();
+  const int target = target_;
   const Visit& visit = visits_[static_cast<size_t>(number)];
   if (one_mesh_ && !one_.may_exchange(visit.node, one_.target())) return;
   const double least = visit.cost + (mode_ == Mode::cost ? bound(number, target) : 0);
-  if (least < visits_[static_cast<size_t>(target)].cost) queue_.push({least, visit.steps + 1, Item::in, number});
+  if (below(least, visits_[static_cast<size_t>(target)].cost)) queue_.push({least, visit.steps + 1, Item::in, number});
 }
 
 void Search::bound_closer(const Queued& item, int from, int to) {
-  const double limit =
-      std::min(visits_[static_cast<size_t>(to)].cost, visits_[static_cast<size_t>(target_visit())].cost);
-  if (item.cost >= limit) return;
+  if (!below(item.cost, best())) return;
   Queued closer = item;
   closer.item = item.item == Item::out ? Item::close_out : Item::close_in;
   if (one_mesh_ && mode_ == Mode::cost) {
-    pricer_.set(visits_[static_cast<size_t>(from)].node, visits_[static_cast<size_t>(to)].node);
-    closer.cost = std::max(item.cost, visits_[static_cast<size_t>(from)].cost + pricer_.bound());
+    const Visit &before = visits_[static_cast<size_t>(from)], &after = visits_[static_cast<size_t>(to)];
+    pricer_.set(before.node, after.node);
+    const double cost = before.cost + pricer_.bound();
+    if (!below(cost, after.cost)) return;
+    closer.cost = std::max(item.cost, cost + after.ahead);
   }
-  if (closer.cost < limit) queue_.push(closer);
+  if (below(closer.cost, best())) queue_.push(closer);
 }
 
 void Search::take_exchange(int from, int to) {
   if (visits_[static_cast<size_t>(to)].done) return;
   Move move{StepKind::direct, 0, 0, 0};
   if (mode_ == Mode::cost) {
-    const double limit =
-        std::min(visits_[static_cast<size_t>(to)].cost, visits_[static_cast<size_t>(target_visit())].cost);
+    const double limit = std::min(visits_[static_cast<size_t>(to)].cost, visits_[static_cast<size_t>(target_)].cost);
     const PricedExchange priced = price(from, to, limit - visits_[static_cast<size_t>(from)].cost);
     if (priced.us == kNever) return;
     move.us = priced.us;
@@ -278,12 +315,12 @@ double Search::peak(int from, int to) {
 
 double Search::least_bytes() {
   run(Mode::peak);
-  return visits_[static_cast<size_t>(target_visit())].cost;
+  return visits_[static_cast<size_t>(target_)].cost;
 }
 
 std::optional<std::vector<Step>> Search::cheapest() {
   run(Mode::cost);
-  const int target = target_visit();
+  const int target = target_;
   if (visits_[static_cast<size_t>(target)].cost == kNever) return {};
   return steps_to(target);
 }

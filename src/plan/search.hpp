@@ -1,4 +1,4 @@
-// The search for the cheapest plan: Dijkstra's, over the layouts of a Graph, or of two where the meshes differ.
+// The search for the cheapest plan: Dijkstra's, with a bound on what lies ahead (A*), over the layouts of a Graph, or of two where the meshes differ.
 #pragma once
 
 #include <queue>
@@ -26,6 +26,7 @@ class Search {
     int parent = -1;
     Move move = {};
     double cost = std::numeric_limits<double>::infinity();
+    double ahead = 0;  // the target is no cheaper than this from here
     int steps = 0;
     bool done = false;
   };
@@ -45,7 +46,8 @@ class Search {
 
   Graph& graph(int number) { return number == 0 || !other_ ? one_ : *other_; }
   int visit_of(int graph, const Node& node);
-  int target_visit();
+  double ahead_of(int visit);
+  double best() const { return visits_[static_cast<size_t>(target_)].cost; }
   void run(Mode mode);
   void expand(int number);
   void relax(int parent, int next, const Move& move);
@@ -69,6 +71,9 @@ class Search {
   std::optional<Graph> other_;
   ExchangePricer pricer_;
   double least_latency_ = 0, least_slope_ = 0;  // of any way that an exchange may take
+  double any_slope_ = 0;                        // of any way at all
+  int target_ = -1;                             // its visit
+  std::vector<Dims> places_;                    // of the target, by which the rest of a way is bounded
   std::vector<Visit> visits_;
   std::unordered_map<uint64_t, int> numbers_[2];
   std::priority_queue<Queued> queue_;
