@@ -65,6 +65,14 @@ Search::Search(const Layout& from, const Layout& to, const Dims& shape, DType dt
     any_slope_ = std::min(any_slope_, least_slope_);
     return;
   }
+  bool even = one_.is_even_handed(one_.source()) && one_.is_even_handed(one_.target());
+  int64_t fewest = one_.mesh().size();
+  for (size_t a = 0; a < one_.axes(); ++a) {
+    slopes_.push_back(least_slope(one_.link(a).transfer));
+    fewest = std::min(fewest, one_.mesh().size(one_.mesh_axis(a)));
+  }
+  for (const int64_t extent : shape) even = even && extent % one_.mesh().size() == 0;
+  if (!even) uneven_ = 1 - 1 / static_cast<double>(fewest);
   least_latency_ = least_slope_ = one_.axes() > 0 ? kNever : 0;
   for (size_t a = 0; a < one_.axes(); ++a) {
     least_latency_ = std::min(least_latency_, one_.link(a).latency_us);
@@ -83,7 +91,41 @@ int Search::visit_of(int graph, const Node& node) {
   return place->second;
 }
 
-// Whatever comes, a rank must still receive what it misses, and of a sum that is not done all of it.
+// What the ranks that differ from a place on fast axes only hold together of that place's part of the target.
+double Search::held_near(const Visit& visit, const Dims& place, double slope) {
+  const Node& end = visits_[static_cast<size_t>(target_)].node;
+  const auto is_fast = [&](size_t a) { return slopes_[a] < slope; };
+  for (size_t a = 0; a < one_.axes(); ++a) {
+    const Code code = visit.node.code[a];
+    if (is_fast(a) || code == Code::replica || code == Code::cut) continue;
+    const bool at = code == Code::at_source || code == Code::at_target;
+    if (at ? one_.at_index(visit.node, a) != place[one_.mesh_axis(a)] : code != end.code[a]) return 0;
+  }
+  double elements = 1;
+  for (size_t d = 0; d < shape_.size(); ++d) {
+    const CutList& list = one_.lists()[visit.node.list[d]];
+    const Interval wanted = piece_of(one_, end, d, place);
+    int64_t held = 0;
+    const auto add = [&](auto& self, size_t i, size_t number) -> void {
+      if (i == list.depth()) {
+        const int64_t first = std::max(wanted.begin, list.offsets[number]);
+        held += std::max<int64_t>(std::min(wanted.end, list.offsets[number + 1]) - first, 0);
+        return;
+      }
+      const size_t axis = one_.mesh_axis(list.axes[i]);
+      const auto n = static_cast<size_t>(one_.mesh().size(axis)), own = static_cast<size_t>(place[axis]);
+      const bool fast = is_fast(list.axes[i]);
+      for (size_t k = fast ? 0 : own; k < (fast ? n : own + 1); ++k) self(self, i + 1, number * n + k);
+    };
+    add(add, 0, 0);
+    elements *= static_cast<double>(held);
+  }
+  return elements;
+}
+
+// Whatever comes, a rank must still receive what it misses, and of a sum that is not done all of it. What its neighbours
+// on fast axes do not have either must come over a slow axis to one of them; they may share that. The ring of a step gives
+// ragged parts no more of a slow axis than even ones: that is what uneven_ allows for.
 double Search::ahead_of(int number) {
   const Visit& visit = visits_[static_cast<size_t>(number)];
   const Visit& target = visits_[static_cast<size_t>(target_)];
@@ -91,15 +133,25 @@ double Search::ahead_of(int number) {
   if (mode_ == Mode::peak || axes_with(target.node, end.axes(), Code::embedded) != 0) return 0;
   const uint32_t terms = axes_with(visit.node, here.axes(), Code::term);
   const bool unfinished = terms != (one_mesh_ ? axes_with(target.node, end.axes(), Code::term) : 0);
-  double missing = 0;
+  double us = 0;
   for (const Dims& place : places_) {
+    const double whole = end.box_at(target.node, place);
     const auto own = here.mesh().coordinate(end.mesh().rank_at(place));
-    const double has = own && !unfinished ? shared(number, *own, target_, place) : 0;
-    missing = std::max(missing, end.box_at(target.node, place) - has);
+    const double missing = whole - (own && !unfinished ? shared(number, *own, target_, place) : 0);
+    us = std::max(us, missing * any_slope_);
+    if (!one_mesh_ || missing <= 0) continue;
+    for (const double slope : slopes_) {
+      if (slope <= any_slope_) continue;
+      double neighbours = 1;
+      for (size_t a = 0; a < slopes_.size(); ++a) {
+        if (slopes_[a] < slope) neighbours *= static_cast<double>(one_.mesh().size(one_.mesh_axis(a)));
+      }
+      const double from_afar = (whole - held_near(visit, place, slope)) / neighbours * uneven_;
+      us = std::max(us, missing * any_slope_ + from_afar * (slope - any_slope_));
+    }
   }
-  if (missing <= 0) return 0;
-  const double base = std::min(topology_.base_us, topology_.exchange_base_us);
-  return (base + missing * one_.element_bytes() * any_slope_) * (1 - 1e-12);
+  if (us <= 0) return 0;
+  return (std::min(topology_.base_us, topology_.exchange_base_us) + us * one_.element_bytes()) * (1 - 1e-12);
 }
 
 void Search::run(Mode mode) {

@@ -47,6 +47,7 @@ class Search {
   Graph& graph(int number) { return number == 0 || !other_ ? one_ : *other_; }
   int visit_of(int graph, const Node& node);
   double ahead_of(int visit);
+  double held_near(const Visit& visit, const Dims& place, double slope);
   double best() const { return visits_[static_cast<size_t>(target_)].cost; }
   void run(Mode mode);
   void expand(int number);
@@ -74,6 +75,8 @@ class Search {
   double any_slope_ = 0;                        // of any way at all
   int target_ = -1;                             // its visit
   std::vector<Dims> places_;                    // of the target, by which the rest of a way is bounded
+  std::vector<double> slopes_;                  // by axis, of one mesh
+  double uneven_ = 1;                           // see ahead_of()
   std::vector<Visit> visits_;
   std::unordered_map<uint64_t, int> numbers_[2];
   std::priority_queue<Queued> queue_;
