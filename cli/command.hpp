@@ -23,6 +23,7 @@ Command add_demo(CLI::App& app);
 Command add_bench(CLI::App& app, const std::vector<std::string>& words);
 Command add_bench_player(CLI::App& app);  // hidden: what `tessera bench` starts
 Command add_doctor(CLI::App& app);
+Command add_plan(CLI::App& app);
 // `from_dashes` outlives the command: "--" and what stood behind it, not parsed.
 Command add_run(CLI::App& app, const std::vector<std::string>& from_dashes);
 
