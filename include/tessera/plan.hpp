@@ -25,8 +25,9 @@ enum class StepKind : uint8_t {
 };
 std::string_view name(StepKind kind);
 
-// One step. Whatever its kind, Exchange(before, after, shape) says which boxes go where; the kind says how it was priced,
-// and that nothing leaves the groups of ranks that differ on `axes` only. The layouts are resolved.
+// One step. Whatever its kind, Exchange(before, after, shape) says which boxes go where and what is filled with an
+// identity; the kind says how it was priced, and that nothing leaves the groups of ranks that differ on `axes` only (slice
+// and embed: no rank). The layouts are resolved.
 struct Step {
   StepKind kind = StepKind::slice;
   std::vector<size_t> axes;        // of the mesh, ascending; of a direct exchange on one mesh those whose placement
@@ -88,8 +89,8 @@ class Plan {
 
 // The cheapest plan. Exact: no sequence of steps costs less, where between source and target stand chunked shards, the
 // source's and the target's own ragged cuts, replicas and what is pending, a step takes one axis or several, and a direct
-// exchange only leaves the source or enters the target. Its costs obey the triangle inequality where all of them are
-// chunked or replicated.
+// exchange only leaves the source or enters the target. On one mesh its costs obey the triangle inequality for layouts in
+// between that are chunked or replicated.
 //
 // A collective is a ring along each of its axes, the slow ones with the fewest bytes: a base latency, a latency a hop, and
 // the bytes of the busiest rank. An exchange has a base latency, a latency a peer at the slowest axis on which it differs,

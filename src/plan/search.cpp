@@ -55,14 +55,24 @@ Search::Search(const Layout& from, const Layout& to, const Dims& shape, DType dt
     last[a] = p.kind == Placement::Kind::at ? p.index : to.mesh().size(a) - 1;
   }
   places_ = {first, last};
+  const auto take_links = [&](const Graph& graph, size_t way) {
+    least_latency_[way] = least_slope_[way] = graph.axes() > 0 ? kNever : 0;
+    for (size_t axis = 0; axis < graph.axes(); ++axis) {
+      least_latency_[way] = std::min(least_latency_[way], graph.link(axis).latency_us);
+      least_slope_[way] = std::min(least_slope_[way], least_slope(graph.link(axis).transfer));
+    }
+  };
+  take_links(one_, 0);
   if (!one_mesh_) {
     other_.emplace(to.mesh(), nullptr, &to_, shape, dtype, topology.links(to.mesh(), true), topology,
                    options.any_order);
-    least_latency_ = topology.between.latency_us;
-    least_slope_ = least_slope(topology.between.transfer);
+    other_pricer_.emplace(*other_, topology.exchange_base_us);
+    take_links(*other_, 1);
+    least_latency_[2] = topology.between.latency_us;
+    least_slope_[2] = least_slope(topology.between.transfer);
     for (size_t a = 0; a < other_->axes(); ++a)
       any_slope_ = std::min(any_slope_, least_slope(other_->link(a).transfer));
-    any_slope_ = std::min(any_slope_, least_slope_);
+    any_slope_ = std::min(any_slope_, least_slope_[2]);
     return;
   }
   bool even = one_.is_even_handed(one_.source()) && one_.is_even_handed(one_.target());
@@ -73,11 +83,6 @@ Search::Search(const Layout& from, const Layout& to, const Dims& shape, DType dt
   }
   for (const int64_t extent : shape) even = even && extent % one_.mesh().size() == 0;
   if (!even) uneven_ = 1 - 1 / static_cast<double>(fewest);
-  least_latency_ = least_slope_ = one_.axes() > 0 ? kNever : 0;
-  for (size_t a = 0; a < one_.axes(); ++a) {
-    least_latency_ = std::min(least_latency_, one_.link(a).latency_us);
-    least_slope_ = std::min(least_slope_, least_slope(one_.link(a).transfer));
-  }
 }
 
 int Search::visit_of(int graph, const Node& node) {
@@ -191,7 +196,7 @@ void Search::expand(int number) {
   const int here = visits_[static_cast<size_t>(number)].graph;
   graph(here).for_each_step(node,
                             [&](const Node& next, const Move& move) { relax(number, visit_of(here, next), move); });
-  if (visits_[static_cast<size_t>(number)].parent >= 0 && (one_mesh_ || here == 0)) queue_exchange_in(number);
+  if (visits_[static_cast<size_t>(number)].parent >= 0) queue_exchange_in(number);
 }
 
 void Search::relax(int parent, int next, const Move& move) {
@@ -214,25 +219,33 @@ void Search::relax(int parent, int next, const Move& move) {
   queue_.push({cost + after.ahead, steps, Item::visit, next});
 }
 
+bool Search::may_exchange(int from, int to) {
+  if (!within(from, to)) return true;  // everything pending is reduced
+  const Visit &before = visits_[static_cast<size_t>(from)], &after = visits_[static_cast<size_t>(to)];
+  return graph(before.graph).may_exchange(before.node, after.node);
+}
+
 // Exchanges are queued by a bound, and priced only when nothing else is cheaper than that.
 void Search::queue_exchanges_out() {
-  const int end = one_mesh_ ? 0 : 1;
-  graph(end).for_each_node([&](const Node& node) {
-    const int next = visit_of(end, node);
-    if (next == 0 || visits_[static_cast<size_t>(next)].done) return;
-    if (one_mesh_ && !one_.may_exchange(one_.source(), node)) return;
-    const double least = mode_ == Mode::cost ? bound(0, next) : 0;
-    const double ahead = visits_[static_cast<size_t>(next)].ahead;
-    if (below(least, visits_[static_cast<size_t>(next)].cost) && below(least + ahead, best())) {
-      queue_.push({least + ahead, 1, Item::out, next});
-    }
-  });
+  for (int number = 0; number < (one_mesh_ ? 1 : 2); ++number) {
+    graph(number).for_each_node([&](const Node& node) { queue_exchange_out(number, node); });
+  }
+}
+
+void Search::queue_exchange_out(int number, const Node& node) {
+  const int next = visit_of(number, node);
+  if (next == 0 || visits_[static_cast<size_t>(next)].done || !may_exchange(0, next)) return;
+  const double least = mode_ == Mode::cost ? bound(0, next) : 0;
+  const double ahead = visits_[static_cast<size_t>(next)].ahead;
+  if (below(least, visits_[static_cast<size_t>(next)].cost) && below(least + ahead, best())) {
+    queue_.push({least + ahead, 1, Item::out, next});
+  }
 }
 
 void Search::queue_exchange_in(int number) {
   const int target = target_;
   const Visit& visit = visits_[static_cast<size_t>(number)];
-  if (one_mesh_ && !one_.may_exchange(visit.node, one_.target())) return;
+  if (!may_exchange(number, target)) return;
   const double least = visit.cost + (mode_ == Mode::cost ? bound(number, target) : 0);
   if (below(least, visits_[static_cast<size_t>(target)].cost)) queue_.push({least, visit.steps + 1, Item::in, number});
 }
@@ -241,10 +254,10 @@ void Search::bound_closer(const Queued& item, int from, int to) {
   if (!below(item.cost, best())) return;
   Queued closer = item;
   closer.item = item.item == Item::out ? Item::close_out : Item::close_in;
-  if (one_mesh_ && mode_ == Mode::cost) {
+  if (within(from, to) && mode_ == Mode::cost) {
     const Visit &before = visits_[static_cast<size_t>(from)], &after = visits_[static_cast<size_t>(to)];
-    pricer_.set(before.node, after.node);
-    const double cost = before.cost + pricer_.bound();
+    pricer(from).set(before.node, after.node);
+    const double cost = before.cost + pricer(from).bound();
     if (!below(cost, after.cost)) return;
     closer.cost = std::max(item.cost, cost + after.ahead);
   }
@@ -290,21 +303,23 @@ double Search::bound(int from, int to) {
   }
   if (axes_with(after.node, end.axes(), Code::embedded) != 0) return topology_.exchange_base_us;  // parts stay as terms
   double terms = 1;
-  for (size_t a = 0; a < graph(before.graph).axes(); ++a) {
-    const bool kept = one_mesh_ && after.node.code[a] == Code::term;
-    if (before.node.code[a] == Code::term && !kept) terms *= static_cast<double>(one_.mesh().size(one_.mesh_axis(a)));
+  Graph& start = graph(before.graph);
+  for (size_t a = 0; a < start.axes(); ++a) {
+    const bool kept = within(from, to) && after.node.code[a] == Code::term;
+    if (before.node.code[a] == Code::term && !kept) terms *= static_cast<double>(start.mesh().size(start.mesh_axis(a)));
   }
-  const auto own = from_.mesh().coordinate(end.mesh().rank_at(place));
+  const size_t way = within(from, to) ? static_cast<size_t>(before.graph) : 2;
+  const auto own = start.mesh().coordinate(end.mesh().rank_at(place));
   const double missing = end.box_at(after.node, place) * terms - (own ? shared(from, *own, to, place) : 0);
   if (missing <= 0) return topology_.exchange_base_us;
-  return topology_.exchange_base_us + least_latency_ + missing * one_.element_bytes() * least_slope_;
+  return topology_.exchange_base_us + least_latency_[way] + missing * one_.element_bytes() * least_slope_[way];
 }
 
 // Infinite where it costs more than most_us.
 PricedExchange Search::price(int from, int to, double most_us) {
-  if (!one_mesh_) return price_between_meshes(from, to, most_us);
-  pricer_.set(visits_[static_cast<size_t>(from)].node, visits_[static_cast<size_t>(to)].node);
-  return pricer_.price(most_us);
+  if (!within(from, to)) return price_between_meshes(from, to, most_us);
+  pricer(from).set(visits_[static_cast<size_t>(from)].node, visits_[static_cast<size_t>(to)].node);
+  return pricer(from).price(most_us);
 }
 
 PricedExchange Search::price_between_meshes(int from, int to, double most_us) {

@@ -44,6 +44,14 @@ class Search {
     }
   };
 
+  bool within(int from, int to) const {
+    return visits_[static_cast<size_t>(from)].graph == visits_[static_cast<size_t>(to)].graph;
+  }
+  ExchangePricer& pricer(int visit) {
+    return visits_[static_cast<size_t>(visit)].graph == 0 ? pricer_ : *other_pricer_;
+  }
+  bool may_exchange(int from, int to);
+  void queue_exchange_out(int graph, const Node& node);
   Graph& graph(int number) { return number == 0 || !other_ ? one_ : *other_; }
   int visit_of(int graph, const Node& node);
   double ahead_of(int visit);
@@ -71,12 +79,14 @@ class Search {
   Graph one_;
   std::optional<Graph> other_;
   ExchangePricer pricer_;
-  double least_latency_ = 0, least_slope_ = 0;  // of any way that an exchange may take
-  double any_slope_ = 0;                        // of any way at all
-  int target_ = -1;                             // its visit
-  std::vector<Dims> places_;                    // of the target, by which the rest of a way is bounded
-  std::vector<double> slopes_;                  // by axis, of one mesh
-  double uneven_ = 1;                           // see ahead_of()
+  std::optional<ExchangePricer> other_pricer_;
+  // Of any way that an exchange may take: within the first mesh, within the second, between them.
+  std::array<double, 3> least_latency_ = {}, least_slope_ = {};
+  double any_slope_ = 0;        // of any way at all
+  int target_ = -1;             // its visit
+  std::vector<Dims> places_;    // of the target, by which the rest of a way is bounded
+  std::vector<double> slopes_;  // by axis, of one mesh
+  double uneven_ = 1;           // see ahead_of()
   std::vector<Visit> visits_;
   std::unordered_map<uint64_t, int> numbers_[2];
   std::priority_queue<Queued> queue_;

@@ -441,5 +441,28 @@ RC_GTEST_PROP(Optimality, CostsObeyTheTriangleInequality, ()) {
   RC_ASSERT(cost(a, c) <= cost(a, b) + cost(b, c) + 1e-9);
 }
 
+// Between meshes: whatever can be done around the one exchange that crosses.
+RC_GTEST_PROP(Optimality, CostsBetweenMeshesAreNoHigherThanAnyWayAcross, ()) {
+  const Mesh mesh = pick_mesh(2, 6), other = pick_mesh(2, 6, static_cast<int>(pick(0, 8)));
+  RC_PRE(!(mesh == other));
+  const Dims shape = pick_shape(2, 9);
+  Topology topology = pick_times(mesh);
+  topology.target_axes = pick_times(other).axes;
+  topology.between = {static_cast<double>(pick(0, 4)) / 8, Curve{{{static_cast<double>(pick(4, 40)), 1}}}, {}};
+  Topology there = topology;  // of plans that stay on the target's mesh
+  there.axes = topology.target_axes;
+  const Layout a = pick_layout(mesh, shape), c = pick_layout(other, shape);
+  const LayoutOptions plain{.ragged = false, .at = false, .partial = false};
+  const Layout near = pick_layout(mesh, shape, plain), far = pick_layout(other, shape, plain);
+  const auto way = [&](const Layout& x, const Layout& y, const Topology& t) {
+    return plan(x, y, shape, DType::i32, t);
+  };
+  RC_LOG() << fmt::format("{} to {} {}: {} via {} or {} to {}\n", mesh, other, shape, a, near, far, c);
+  const double least = way(a, c, topology).cost_us();
+  const Plan enters = way(near, c, topology), leaves = way(a, far, topology);
+  if (enters.steps().size() == 1) RC_ASSERT(least <= way(a, near, topology).cost_us() + enters.cost_us() + 1e-9);
+  if (leaves.steps().size() == 1) RC_ASSERT(least <= leaves.cost_us() + way(far, c, there).cost_us() + 1e-9);
+}
+
 }  // namespace
 }  // namespace tessera::testing_support
