@@ -35,9 +35,10 @@ void ExchangePricer::find_roles(const Node& before, const Node& after) {
   }
   for (size_t a = 0; a < axes_; ++a) {
     const Code p = before.code[a], q = after.code[a];
-    const bool embeds = q == Code::embedded && !graph_.embeds_average();
+    const bool enters = (q == Code::embedded || q == Code::term) && p != q;
+    const bool embeds = enters && !graph_.embeds_average();
     const bool at = q == Code::at_source || q == Code::at_target;
-    const bool all_need_it = q == Code::replica || (q == Code::cut && !in_block[a]) || (q == Code::embedded && !embeds);
+    const bool all_need_it = q == Code::replica || (q == Code::cut && !in_block[a]) || (enters && !embeds);
     replica_[a] = p == Code::replica;
     source_[a] = p == Code::cut                                 ? Source::cut
                  : p == Code::at_source || p == Code::at_target ? Source::fixed

@@ -136,7 +136,7 @@ void Graph::cuts(const Node& node, Fn&& fn) {
 
 template <class Fn>
 void Graph::reductions(const Node& node, Fn&& fn) {
-  const uint32_t pending = axes_with(node, axes(), Code::term) & term_axes_;
+  const uint32_t pending = axes_with(node, axes(), Code::term) & reducible_axes();
   for_each_subset(pending, [&](uint32_t part) {
     if (!may_reduce(node, part)) return;
     const auto with = [&](Code code) {
@@ -189,23 +189,23 @@ void Graph::exchanges(const Node& node, Fn&& fn) {
 
 template <class Fn>
 void Graph::embeds(const Node& node, Fn&& fn) {
-  if (embed_axes_ == 0) return;
+  const uint32_t may_enter = (embed_axes_ | (may_reenter() ? carried_axes_ : 0)) & ~axes_with(node, axes(), Code::term);
+  if (may_enter == 0) return;
   if (source_op_ != target_op_ && axes_with(node, axes(), Code::term) != 0) return;
   const auto become_pending = [&](Node next, uint32_t part) {
     for (size_t a = 0; a < axes(); ++a) next.code[a] = has(part, a) ? Code::embedded : next.code[a];
     set_key(next);
     fn(next, Move{StepKind::embed, part, copy_us(next), 0});
   };
+  const uint32_t replicas = axes_with(node, axes(), Code::replica) & may_enter;
   if (target_op_ == ReduceOp::avg) {  // which has no identity to fill with
-    for_each_subset(axes_with(node, axes(), Code::replica) & embed_axes_,
-                    [&](uint32_t part) { become_pending(node, part); });
+    for_each_subset(replicas, [&](uint32_t part) { become_pending(node, part); });
     return;
   }
-  const uint32_t whole =
-      (axes_with(node, axes(), Code::replica) | axes_with(node, axes(), Code::at_source)) & embed_axes_;
+  const uint32_t whole = replicas | (axes_with(node, axes(), Code::at_source) & may_enter);
   for_each_subset(whole, [&](uint32_t part) { become_pending(node, part); });
   for_each_tail_set(node, [&](const auto& tails, uint32_t part) {
-    if ((part & ~embed_axes_) != 0) return;
+    if ((part & ~may_enter) != 0) return;
     Node next = node;
     remove_tails(next, tails, Code::embedded);
     become_pending(next, part);

@@ -113,6 +113,7 @@ void Graph::set_key(Node& node) const {
   uint64_t key = 0;
   for (size_t a = 0; a < sizes_.size(); ++a) {
     if (node.code[a] == Code::at_target && has(same_at_axes_, a)) node.code[a] = Code::at_source;
+    if (node.code[a] == Code::embedded && has(carried_axes_, a)) node.code[a] = Code::term;
     if (node.code[a] != Code::cut) key |= static_cast<uint64_t>(node.code[a]) << 8 * a;
   }
   for (size_t d = 0; d < shape_.size(); ++d) {
@@ -175,8 +176,9 @@ bool Graph::may_reduce(const Node& node, uint32_t axes) const {
 bool Graph::may_exchange(const Node& before, const Node& after) const {
   const uint32_t had = axes_with(before, sizes_.size(), Code::term), kept = axes_with(after, sizes_.size(), Code::term);
   const uint32_t enters = axes_with(after, sizes_.size(), Code::embedded);
-  if ((kept & ~had) != 0) return false;  // what was reduced does not become a term again
-  if (((had & ~kept) & carried_axes_) != 0) return false;
+  const uint32_t fixed = may_reenter() ? 0 : carried_axes_;
+  if ((kept & ~had & ~(carried_axes_ & ~fixed)) != 0) return false;  // what was reduced does not become a term again
+  if ((had & ~kept & fixed) != 0) return false;
   if (enters != 0 && kept != 0 && source_op_ != target_op_) return false;
   const uint32_t reduced = had & ~kept;
   return reduced == 0 || may_reduce(before, reduced);

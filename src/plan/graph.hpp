@@ -56,6 +56,9 @@ class Graph {
   double largest_box(const Node& node) const;
   double box_at(const Node& node, const Dims& coordinate) const;
   bool is_even_handed(const Node& node) const;  // no rank has more than the one at 0, 0, …
+  // Whether what stays pending may be reduced and become pending again: where no bit of a sum depends on its order.
+  bool may_reenter() const { return order_ == Order::any && carried_axes_ != 0; }
+  uint32_t reducible_axes() const { return term_axes_ | (may_reenter() ? carried_axes_ : 0); }
   bool embeds_average() const { return target_op_ == ReduceOp::avg; }
   int64_t at_index(const Node& node, size_t axis) const {
     return (node.code[axis] == Code::at_source ? source_at_ : target_at_)[axis].index;

@@ -135,7 +135,7 @@ double Search::ahead_of(int number) {
   const Visit& visit = visits_[static_cast<size_t>(number)];
   const Visit& target = visits_[static_cast<size_t>(target_)];
   Graph &here = graph(visit.graph), &end = graph(target.graph);
-  if (mode_ == Mode::peak || axes_with(target.node, end.axes(), Code::embedded) != 0) return 0;
+  if (mode_ == Mode::peak || axes_with(target.node, end.axes(), Code::embedded) != 0 || end.may_reenter()) return 0;
   const uint32_t terms = axes_with(visit.node, here.axes(), Code::term);
   const bool unfinished = terms != (one_mesh_ ? axes_with(target.node, end.axes(), Code::term) : 0);
   double us = 0;
@@ -301,7 +301,9 @@ double Search::bound(int from, int to) {
       place[end.mesh_axis(a)] = layout.placements()[end.mesh_axis(a)].index;
     }
   }
-  if (axes_with(after.node, end.axes(), Code::embedded) != 0) return topology_.exchange_base_us;  // parts stay as terms
+  if (axes_with(after.node, end.axes(), Code::embedded) != 0 || end.may_reenter()) {
+    return topology_.exchange_base_us;  // parts may stay as they are, as terms
+  }
   double terms = 1;
   Graph& start = graph(before.graph);
   for (size_t a = 0; a < start.axes(); ++a) {

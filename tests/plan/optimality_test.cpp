@@ -201,8 +201,10 @@ double chain(const World& w, const std::set<size_t>& axes, double bytes, bool re
   return us;
 }
 
-// float32 is summed last axis first.
+// float32 is summed last axis first, integers in any order; and those may be reduced and become pending again.
+bool any_order(const World& w) { return w.dtype == DType::i32; }
 bool order_is_kept(const World& w, const Layout& before, const std::set<size_t>& axes) {
+  if (any_order(w)) return true;
   for (const size_t a : before.axes(Kind::partial)) {
     const bool term = w.from.placements()[a].kind == Kind::partial && !(w.to.placements()[a] == w.from.placements()[a]);
     if (term && !axes.contains(a) && a > *axes.begin()) return false;
@@ -241,9 +243,10 @@ double step_us(const World& w, const Layout& x, const Layout& y) {
   };
   const bool at_source =
       std::all_of(axes.begin(), axes.end(), [&](size_t a) { return x.placements()[a] == w.from.placements()[a]; });
-  const bool reducible =
-      all(x, Kind::partial) && at_source && order_is_kept(w, x, axes) &&
-      std::none_of(axes.begin(), axes.end(), [&](size_t a) { return w.to.placements()[a] == w.from.placements()[a]; });
+  const bool reducible = all(x, Kind::partial) && at_source && order_is_kept(w, x, axes) &&
+                         (any_order(w) || std::none_of(axes.begin(), axes.end(), [&](size_t a) {
+                            return w.to.placements()[a] == w.from.placements()[a];
+                          }));
   const double written = w.topology.copy(largest(w, y));
 
   if (all(x, Kind::replicate) && all(y, Kind::shard) && tails(y, x)) return written;
@@ -300,7 +303,7 @@ bool may_be_direct(const World& w, const Layout& x, const Layout& y) {
     const Placement &p = x.placements()[a], &q = y.placements()[a];
     const bool term = p.kind == Kind::partial && p == w.from.placements()[a];
     const bool carried = w.from.placements()[a].kind == Kind::partial && w.from.placements()[a] == w.to.placements()[a];
-    if (carried && p == w.from.placements()[a] && !(p == q)) return false;
+    if (carried && !any_order(w) && p == w.from.placements()[a] && !(p == q)) return false;
     if (term && !(p == q)) reduced.insert(a);
   }
   return reduced.empty() || order_is_kept(w, x, reduced);
@@ -402,7 +405,7 @@ World pick_world(int64_t most_axes, int64_t most_dims) {
       if (!same) return layout;
     }
   };
-  return {pick_end(), pick_end(), shape, DType::f32, pick_times(mesh)};
+  return {pick_end(), pick_end(), shape, pick(0, 1) == 0 ? DType::f32 : DType::i32, pick_times(mesh)};
 }
 
 void require_optimal(const World& w) {
