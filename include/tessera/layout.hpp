@@ -53,7 +53,7 @@ class Layout {
   // "S0[1,2,4,1]@dp,tp". What has an @ takes the axes it names; the others take what is left, from left to right.
   static Layout parse(const Mesh& mesh, std::string_view text);
 
-  const Mesh& mesh() const;
+  const Mesh& mesh() const;  // without its communicators, which belong to one rank; layouts and plans are shared
   const std::vector<Placement>& placements() const;
   const std::vector<Cut>& cuts() const;  // one for each dimension that is cut; a negative one as it was written
   std::vector<size_t> axes(Placement::Kind kind) const;

@@ -68,6 +68,13 @@ class Mesh {
   }
   Comm& comm_along(const std::vector<std::string>& axes) const;
 
+  // The same ranks and axes, for planning only.
+  Mesh without_comms() const {
+    Mesh mesh = *this;
+    mesh.comms_ = nullptr;
+    return mesh;
+  }
+
   // The same axes, by name, size and order, of the same ranks.
   friend bool operator==(const Mesh& a, const Mesh& b);
 

@@ -1,6 +1,7 @@
 // Collectives along one axis of a mesh that was made with Mesh::over().
 #pragma once
 
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -20,7 +21,7 @@ class AxisOf {
   const std::string& in(const Mesh& mesh) const;
 
  private:
-  std::string_view name_;
+  std::optional<std::string_view> name_;
   int number_ = 0;
 };
 

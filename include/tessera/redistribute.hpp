@@ -17,7 +17,8 @@ namespace tessera {
 //
 // x is this rank's part of plan.from(); the result is its part of plan.to(), in `out` where that is given. Without `out` the
 // result may be x itself, or a view of it, where nothing has to move. Sums have the bits of the one tree, last axis first.
-// Throws, on every rank the same and with nothing moved: ShapeError and DTypeError (a part does not fit its layout),
+// Throws, on every rank the same and with nothing moved: ShapeError and DTypeError (a part does not fit its layout; where no
+// step of the plan moves anything, on that rank alone),
 // MismatchError (the ranks have different plans); and TimeoutError, PeerLostError, AbortedError.
 // Cost: one exchange a step that moves, and each byte once. Gradient: plan.adjoint().
 Tensor redistribute(Comm& comm, const Tensor& x, const Plan& plan, const Tensor& out = {},

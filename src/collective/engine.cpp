@@ -101,6 +101,7 @@ class Engine {
 
   void play() {
     say();
+    if (told_ && w_.record.problem != ErrorKind::none) throw Error(w_.record.problem_text);  // too late to tell it
     if (!told_) {
       comm_.attach_deferred(w_.record);
       w_.words.clear();

@@ -79,8 +79,11 @@ std::vector<Description> scatter_of(const Tensor& output, const std::vector<Tens
   return batch;
 }
 
-Broadcast broadcast_of(const Tensor& tensor, const Comm& comm) {
-  return comm.rank() == 0 ? Broadcast{.x = tensor} : Broadcast{.out = tensor};
+Description broadcast_of(const Tensor& tensor, const Comm& comm) {
+  Description d{.op = OpCode::broadcast};
+  (comm.rank() == 0 ? d.x : d.out) = tensor;
+  if (!tensor.defined()) d.problem = std::make_exception_ptr(ShapeError("the tensor is undefined"));
+  return d;
 }
 
 }  // namespace
@@ -88,8 +91,19 @@ Broadcast broadcast_of(const Tensor& tensor, const Comm& comm) {
 Mesh Mesh::over(Comm& comm, std::vector<MeshAxis> axes) { return over(comm, std::move(axes), {}); }
 
 Mesh Mesh::over(Comm& comm, std::vector<MeshAxis> axes, std::vector<int> ranks) {
-  Mesh mesh = ranks.empty() ? Mesh(std::move(axes)) : Mesh(std::move(axes), std::move(ranks));
-  check_ranks(comm, mesh);
+  Mesh mesh;
+  // What is wrong here, or another than elsewhere, is told to all before anybody waits for a communicator.
+  Description agreed{.op = OpCode::barrier};
+  try {
+    mesh = ranks.empty() ? Mesh(std::move(axes)) : Mesh(std::move(axes), std::move(ranks));
+    check_ranks(comm, mesh);
+  } catch (const Error&) {
+    agreed.problem = std::current_exception();
+  }
+  const std::string text = fmt::format("Mesh::over {}", mesh);
+  agreed.note = &text;
+  Outcome outcome;
+  detail::execute(comm, {&agreed, 1}, {&outcome, 1}, Site::current());
   mesh.comms_ = std::make_shared<detail::MeshComms>(comm);
   for (const MeshAxis& axis : mesh.axes()) mesh.comm(axis.name);
   return mesh;
@@ -106,20 +120,24 @@ Comm& Mesh::comm_along(const std::vector<std::string>& names) const {
 }
 
 const std::string& AxisOf::in(const Mesh& mesh) const {
-  if (!name_.empty()) return mesh.axes()[mesh.axis(name_)].name;
+  if (name_) return mesh.axes()[mesh.axis(*name_)].name;
   const auto number = static_cast<size_t>(normalize_dim(number_, mesh.ndim(), "axis"));
   return mesh.axes()[number].name;
 }
 
 void mesh_broadcast(const Tensor& tensor, const Mesh& mesh, const AxisOf& axis, const Site& site) {
   const std::string& name = axis.in(mesh);
-  if (takes_part(mesh, name)) run(mesh.comm(name), broadcast_of(tensor, mesh.comm(name)), site);
+  if (!takes_part(mesh, name)) return;
+  const Description description = broadcast_of(tensor, mesh.comm(name));
+  Outcome outcome;
+  detail::execute(mesh.comm(name), {&description, 1}, {&outcome, 1}, site);
 }
 
 Work start_mesh_broadcast(const Tensor& tensor, const Mesh& mesh, const AxisOf& axis, const Site& site) {
   const std::string& name = axis.in(mesh);
   if (!takes_part(mesh, name)) return {};
-  return start(mesh.comm(name), broadcast_of(tensor, mesh.comm(name)), site);
+  return Work(detail::start(mesh.comm(name), {broadcast_of(tensor, mesh.comm(name))}, site,
+                            std::make_shared<std::vector<Outcome>>()));
 }
 
 void mesh_scatter(const Tensor& output, const std::vector<Tensor>& parts, const Mesh& mesh, const AxisOf& axis,

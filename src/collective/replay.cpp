@@ -1,5 +1,6 @@
 #include "collective/replay.hpp"
 
+#include <bit>
 #include <cstring>
 
 #include "tensor/copy.hpp"
@@ -8,6 +9,12 @@
 namespace tessera {
 
 using detail::Description;
+
+namespace {
+
+bool same_bits(double a, double b) { return std::bit_cast<int64_t>(a) == std::bit_cast<int64_t>(b); }
+
+}  // namespace
 
 void Replay::note(int64_t call, const Description& d, const Site& site, int rank, const RawRecords& said) {
   version_ = call;
@@ -40,10 +47,12 @@ bool Replay::fits(const Description& d, const Site& site) const {
       d.problem != nullptr || site.line() != line_ || site.file_name() != file_)
     return false;
   if (has_x_ && (d.x.dtype() != dtype_ || !(d.x.shape() == shape_) || !(d.x.strides() == strides_))) return false;
-  return d.dim == like_.dim && d.split_dim == like_.split_dim && d.root == like_.root && d.scale == like_.scale &&
-         d.reduction.op == like_.reduction.op && d.reduction.factor == like_.reduction.factor &&
-         d.exchange == like_.exchange && d.dtype == like_.dtype && d.extra[0] == like_.extra[0] &&
-         d.extra[1] == like_.extra[1] && d.sizes == like_.sizes && d.recv_sizes == like_.recv_sizes;
+  if (d.note != nullptr && d.exchange == nullptr) return false;  // its text may be another
+  return d.dim == like_.dim && d.split_dim == like_.split_dim && d.root == like_.root &&
+         same_bits(d.scale, like_.scale) && d.reduction.op == like_.reduction.op &&
+         same_bits(d.reduction.factor, like_.reduction.factor) && d.exchange == like_.exchange &&
+         d.dtype == like_.dtype && d.extra[0] == like_.extra[0] && d.extra[1] == like_.extra[1] &&
+         d.sizes == like_.sizes && d.recv_sizes == like_.recv_sizes;
 }
 
 Saying Replay::record(int64_t call, const Tensor& x) {

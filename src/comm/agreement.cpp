@@ -72,7 +72,7 @@ std::vector<std::string> differences(const Statement& a, const Statement& b, int
       differ("the factor", b.reduction.factor, a.reduction.factor);
     }
   }
-  if (a.note != b.note) list.push_back(fmt::format("the move is another than rank {}'s", reference));
+  if (a.note != b.note) list.push_back(fmt::format("that is not what rank {} says", reference));
   if (!same_bits(a.scale, b.scale)) differ("scale", b.scale, a.scale);
   if (!a.has_x || !b.has_x) return list;  // broadcast and scatter: only the root must have one
   differ("dtype", name(b.x().dtype), name(a.x().dtype));
@@ -169,7 +169,7 @@ std::vector<Party> parties(const std::vector<Record>& records, size_t op) {
 }
 
 std::string remedy(const Statement& s) {
-  if (s.op == OpCode::redistribute) return "Every rank must give the same layouts, meshes and shape.";
+  if (!s.note.empty()) return "Every rank must give the same layouts, meshes and shape.";
   std::vector<std::string> free;
   if (s.has_x) {
     for (size_t d = 0; d < s.x().shape.size(); ++d) {

@@ -44,8 +44,10 @@ void Board::write_record(const Saying& mine, size_t from, uint64_t call) {
   const uint32_t side = announcements_ % 2;
   const bool lies_there = mine.version != 0 && mine.version == written_[side];
   const size_t end = lies_there ? mine.changed : mine.bytes.size();
-  if (from < end) std::memcpy(slot.record[side], mine.bytes.data() + from, std::min(kRecordBytes, end - from));
-  written_[side] = mine.bytes.size() <= kRecordBytes ? mine.version : 0;
+  if (from < end) {  // a short one has nothing to say while longer ones go on
+    std::memcpy(slot.record[side], mine.bytes.data() + from, std::min(kRecordBytes, end - from));
+    written_[side] = mine.bytes.size() <= kRecordBytes ? mine.version : 0;
+  }
   // Last, just before the step in the same line: others look at that line all the time.
   slot.record_bytes[side] = mine.bytes.size();
   slot.call.store(call, std::memory_order_relaxed);

@@ -26,7 +26,7 @@ struct Layout::State {
   std::vector<Cut> cuts;
   bool counted_from_front = true;
 
-  State(Mesh m, std::vector<Placement> p) : mesh(std::move(m)), placements(std::move(p)) {}
+  State(const Mesh& m, std::vector<Placement> p) : mesh(m.without_comms()), placements(std::move(p)) {}
 
   const std::string& name(size_t axis) const { return mesh.axes()[axis].name; }
 
@@ -125,7 +125,7 @@ struct Layout::State {
 Layout::Layout() : Layout(Mesh(), {}) {}
 
 Layout::Layout(Mesh mesh, std::vector<Placement> placements, const std::vector<std::string>& order) {
-  auto state = std::make_shared<State>(std::move(mesh), std::move(placements));
+  auto state = std::make_shared<State>(mesh, std::move(placements));
   state->check_placements();
   std::vector<size_t> axes;
   for (const std::string& name : order) axes.push_back(state->mesh.axis(name));

@@ -217,13 +217,16 @@ const std::vector<Plan::Stage>& Plan::stages(size_t step) const {
     const std::string whole =
         fmt::format("{} {}{} to {} on {} of {}", dtype(), from(), one_mesh ? "" : fmt::format(" on {}", from().mesh()),
                     to(), to().mesh(), shape());
+    const auto text_of = [&](const Layout& layout) {
+      return one_mesh ? to_string(layout) : fmt::format("{} on {}", layout, layout.mesh());
+    };
     for (const Step& s : steps()) {
       auto& list = state_->stages.emplace_back();
       const auto halts = halts_of(s, shape(), dtype());
       for (size_t i = 0; i + 1 < halts.size(); ++i) {
         list.push_back({std::make_shared<const Exchange>(halts[i], halts[i + 1], shape()),
                         fmt::format("{}, step {} of {}: {} {} to {}", whole, state_->stages.size(), steps().size(),
-                                    name(s.kind), halts[i], halts[i + 1])});
+                                    name(s.kind), text_of(halts[i]), text_of(halts[i + 1]))});
       }
     }
   });
@@ -274,6 +277,7 @@ Plan plan_uncached(const Layout& from, const Layout& to, const Dims& shape, DTyp
   check_bytes(shape, dtype);
   topology.check();
   if (const auto op = source.pending()) check_reducible(*op, dtype);
+  if (const auto op = target.pending()) check_reducible(*op, dtype);
   Search search(source, target, shape, dtype, topology, options);
   auto steps = search.cheapest();
   if (!steps) {

@@ -29,6 +29,7 @@ class Execution {
 
   Tensor run() {
     const auto& steps = plan_.steps();
+    attempt([&] { check_out(); });
     for (size_t i = 0; i < steps.size(); ++i) {
       const bool last = i + 1 == steps.size();
       const auto& stages = plan_.stages(i);
@@ -50,30 +51,50 @@ class Execution {
     if (problem_ != nullptr) return;
     try {
       fn();
-    } catch (const Error&) {
+    } catch (const std::exception&) {
       problem_ = std::current_exception();
+    }
+  }
+
+  void check_out() const {
+    const auto part = plan_.to().box(plan_.shape(), comm_.rank());
+    if (!out_.defined() || !part) return;
+    if (!(out_.shape() == part->extent) || out_.dtype() != plan_.dtype()) {
+      throw ShapeError(fmt::format("redistribute: rank {}: out is {} {}, the result {} {}", comm_.rank(), out_.dtype(),
+                                   out_.shape(), plan_.dtype(), part->extent));
+    }
+    if (out_.read_only() || may_overlap_itself(out_)) {
+      throw ShapeError(
+          fmt::format("redistribute: rank {}: out cannot be written to: it is constant, or has several "
+                      "elements in one place",
+                      comm_.rank()));
     }
   }
 
   void move(const Plan::Stage& stage, bool last) {
     const Exchange& exchange = *stage.exchange;
-    Description description{.op = OpCode::redistribute,
-                            .x = std::move(now_),
-                            .scale = last ? plan_.scale() : 1,
-                            .exchange = stage.exchange,
-                            .note = &stage.text,
-                            .dtype = plan_.dtype(),
-                            .problem = problem_};
+    // Where terms are added up, each is scaled first; other reductions are scaled at the end.
+    scaled_ = last && (exchange.terms() == 1 || *exchange.from().pending() == ReduceOp::sum);
     const auto part = exchange.to().box(plan_.shape(), comm_.rank());
-    if (part && last) description.out = out_;
-    if (part && exchange.embeds(comm_.rank())) {
-      if (!description.out.defined()) description.out = comm_.transport().allocate(plan_.dtype(), part->extent);
-      fill_identity(description.out, *exchange.to().pending());
-    }
+    const bool embeds = part && exchange.embeds(comm_.rank());
+    placed_ = last && !embeds;
+    Tensor out = part && placed_ ? out_ : Tensor();
+    attempt([&] {
+      if (!embeds) return;
+      out = comm_.transport().allocate(plan_.dtype(), part->extent);  // not the caller's memory, which may be x
+      fill_identity(out, *exchange.to().pending());
+    });
+    const Description description{.op = OpCode::redistribute,
+                                  .x = std::move(now_),
+                                  .out = std::move(out),
+                                  .scale = scaled_ ? plan_.scale() : 1,
+                                  .exchange = stage.exchange,
+                                  .note = &stage.text,
+                                  .dtype = plan_.dtype(),
+                                  .problem = problem_};
     Outcome outcome;
     detail::execute_now(comm_, description, outcome, site_);
     now_ = std::move(outcome.tensor);
-    moved_ = last;
   }
 
   // The part of this rank, which x must be.
@@ -118,16 +139,14 @@ class Execution {
   // Into the caller's memory, and scaled, where no move did it.
   void finish() {
     if (!now_.defined()) return;
-    const bool scaling = plan_.scale() != 1 && !moved_, placing = out_.defined() && !moved_;
+    const bool scaling = plan_.scale() != 1 && !scaled_, placing = out_.defined() && !placed_;
     if (!scaling && !placing) return;
-    Tensor target = out_.defined() ? out_ : comm_.transport().allocate(now_.dtype(), now_.shape());
-    if (!(target.shape() == now_.shape()) || target.dtype() != now_.dtype()) {
-      throw ShapeError(fmt::format("redistribute: rank {}: out is {} {}, the result {} {}", comm_.rank(),
-                                   target.dtype(), target.shape(), now_.dtype(), now_.shape()));
-    }
-    const ConstView term = view_of(now_);
+    const Tensor target = out_.defined() ? out_ : comm_.transport().allocate(now_.dtype(), now_.shape());
+    const bool same = target.data() == now_.data() && target.strides() == now_.strides();
+    const Tensor source = !same && may_overlap(target, now_) ? now_.clone() : now_;
+    const ConstView term = view_of(source);
     if (scaling) reduce_boxes(view_of(target), {&term, 1}, {ReduceOp::premul_sum, plan_.scale()});
-    else if (target.data() != now_.data()) target.copy_from(now_);
+    else if (!same) target.copy_from(source);
     now_ = target;
   }
 
@@ -136,7 +155,7 @@ class Execution {
   const Tensor& out_;
   const Site& site_;
   Tensor now_;
-  bool moved_ = false;  // the last step did: then the result is scaled, and in its place
+  bool scaled_ = false, placed_ = false;  // by the last step
   std::exception_ptr problem_;
 };
 
@@ -161,72 +180,94 @@ WorkOf<Tensor> start_redistribute(Comm& comm, const Tensor& x, const Plan& plan,
 
 namespace {
 
-// What every rank has: its dtype and its extents; nothing of one that has no tensor.
-std::vector<Dims> parts_of_all(Comm& comm, const Tensor& x, const Site& site, DType& dtype) {
-  Tensor mine = Tensor::empty(DType::i64, {x.defined() ? x.ndim() + 1 : 0});
+// What a rank has: its dtype and its extents; nothing of one that has no tensor.
+struct Part {
+  DType dtype = DType::f32;
+  Dims shape;
+};
+
+std::vector<Part> parts_of_all(Comm& comm, const Tensor& x, const std::string& note, const Site& site) {
+  const Tensor mine = Tensor::empty(DType::i64, {x.defined() ? x.ndim() + 1 : 0});
   if (x.defined()) {
     mine.at<int64_t>(0) = static_cast<int64_t>(x.dtype());
     for (int64_t d = 0; d < x.ndim(); ++d) mine.at<int64_t>(d + 1) = x.shape(d);
   }
-  const auto [all, sizes] = all_gather(comm, mine, 0, {}, site);
-  const auto values = all.span<int64_t>();
-  std::vector<Dims> parts;
+  Description description = AllGather::describe({.x = mine});
+  description.note = &note;
+  Outcome outcome;
+  detail::execute(comm, {&description, 1}, {&outcome, 1}, site);
+  const auto values = outcome.tensor.span<int64_t>();
+  std::vector<Part> parts;
   size_t at = 0;
-  for (const int64_t size : sizes) {
-    if (size > 0) dtype = static_cast<DType>(values[at]);
-    const size_t begin = at + (size > 0 ? 1 : 0), end = at + static_cast<size_t>(size);
-    parts.emplace_back(values.subspan(begin, end - begin));
-    at = end;
+  for (const int64_t size : outcome.sizes) {
+    Part& part = parts.emplace_back();
+    if (size == 0) continue;
+    part.dtype = static_cast<DType>(values[at]);
+    part.shape = Dims(values.subspan(at + 1, static_cast<size_t>(size) - 1));
+    at += static_cast<size_t>(size);
   }
   return parts;
 }
 
-// The shape of which these are parts: a dimension that is cut is as long as its pieces together.
-Dims shape_of_whole(const Layout& from, const std::vector<Dims>& parts) {
-  const Mesh& mesh = from.mesh();
-  Dims origin = Dims::filled(mesh.ndim(), 0);
-  for (const size_t axis : from.axes(Placement::Kind::at)) origin[axis] = from.placements()[axis].index;
-  const auto part_at = [&](const Dims& coordinate) -> const Dims& {
-    const int rank = mesh.rank_at(coordinate);
-    if (rank >= static_cast<int>(parts.size())) {
-      throw ShapeError(
-          fmt::format("redistribute: the mesh has rank {}, the communicator only {} ranks", rank, parts.size()));
-    }
-    return parts[static_cast<size_t>(rank)];
-  };
-  Dims shape = part_at(origin);
-  for (const Layout::Cut& cut : from.cuts()) {
-    const auto d = static_cast<size_t>(normalize_dim(cut.dim, shape.size(), "the dimension of a Shard"));
-    int64_t pieces = 1, sum = 0;
-    for (const size_t axis : cut.axes) pieces *= mesh.size(axis);
-    for (int64_t piece = 0; piece < pieces; ++piece) {
-      Dims coordinate = origin;
-      int64_t rest = piece;
-      for (size_t i = cut.axes.size(); i-- > 0;) {
-        coordinate[cut.axes[i]] = rest % mesh.size(cut.axes[i]);
-        rest /= mesh.size(cut.axes[i]);
+// The tensor of which these are parts, by the layout: a dimension that is cut is as long as its pieces together.
+class Whole {
+ public:
+  Whole(const Layout& from, const std::vector<Part>& parts) : from_(from), parts_(parts) {
+    Dims origin = Dims::filled(from.mesh().ndim(), 0);
+    for (const size_t axis : from.axes(Placement::Kind::at)) origin[axis] = from.placements()[axis].index;
+    whole_ = part_at(origin);
+    const size_t ndim = whole_.shape.size();
+    for (size_t d = 0; d < ndim; ++d) {
+      std::vector<size_t> axes;
+      for (const Layout::Cut& cut : from.cuts()) {
+        if (normalize_dim(cut.dim, ndim, "the dimension of a Shard") != static_cast<int64_t>(d)) continue;
+        axes.insert(axes.end(), cut.axes.begin(), cut.axes.end());
       }
-      const Dims& part = part_at(coordinate);
-      if (part.size() != shape.size()) {
-        throw ShapeError(
-            fmt::format("redistribute: rank {} has {}, rank {} has {}: the parts of one tensor have as many dimensions",
-                        mesh.rank_at(coordinate), part, mesh.rank_at(origin), shape));
-      }
-      sum += part[d];
+      if (!axes.empty()) whole_.shape[d] = sum_of_pieces(origin, axes, d, ndim);
     }
-    shape[d] = sum;
   }
-  return shape;
-}
+  const Part& part() const { return whole_; }
+
+ private:
+  const Part& part_at(const Dims& coordinate) const {
+    const int rank = from_.mesh().rank_at(coordinate);
+    if (rank < static_cast<int>(parts_.size())) return parts_[static_cast<size_t>(rank)];
+    throw ShapeError(
+        fmt::format("redistribute: the mesh has rank {}, the communicator only {} ranks", rank, parts_.size()));
+  }
+
+  int64_t sum_of_pieces(Dims coordinate, const std::vector<size_t>& axes, size_t d, size_t ndim) const {
+    int64_t pieces = 1, sum = 0;
+    for (const size_t axis : axes) pieces *= from_.mesh().size(axis);
+    for (int64_t piece = 0; piece < pieces; ++piece) {
+      int64_t rest = piece;
+      for (const size_t axis : axes) {
+        coordinate[axis] = rest % from_.mesh().size(axis);
+        rest /= from_.mesh().size(axis);
+      }
+      const Dims& shape = part_at(coordinate).shape;
+      if (shape.size() != ndim) {
+        throw ShapeError(fmt::format("redistribute: rank {} has {}, a part of a tensor of {} dimensions has as many",
+                                     from_.mesh().rank_at(coordinate), shape, ndim));
+      }
+      sum += shape[d];
+    }
+    return sum;
+  }
+
+  const Layout& from_;
+  const std::vector<Part>& parts_;
+  Part whole_;
+};
 
 }  // namespace
 
 Tensor redistribute(Comm& comm, const Tensor& x, const Layout& from, const Layout& to, const Site& site) {
-  DType dtype = DType::f32;
-  const std::vector<Dims> parts = parts_of_all(comm, x, site, dtype);
-  const Dims shape = shape_of_whole(from, parts);
+  const std::string note = fmt::format("{} on {} to {} on {}", from, from.mesh(), to, to.mesh());
+  const std::vector<Part> parts = parts_of_all(comm, x, note, site);
+  const Whole whole(from, parts);
   const Topology topology = Topology::dtensor(from.mesh(), to.mesh(), 8);
-  return redistribute(comm, x, plan(from, to, shape, dtype, topology), {}, site);
+  return redistribute(comm, x, plan(from, to, whole.part().shape, whole.part().dtype, topology), {}, site);
 }
 
 }  // namespace tessera

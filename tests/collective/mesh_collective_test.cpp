@@ -114,6 +114,38 @@ TEST_P(OnMesh, ShardDimAllToAllIsOne) {
   });
 }
 
+TEST_P(OnMesh, DifferentMeshesAreToldToAll) {
+  on_ranks([](Comm& comm) {
+    const int n = comm.size();
+    if (n == 1) return;
+    const bool odd = comm.rank() == n - 1;
+    auto thrown = test::thrown_by([&] { Mesh::over(comm, {{"x", odd ? 1 : n}, {"y", odd ? n : 1}}); });
+    EXPECT_EQ(thrown.type, "MismatchError") << thrown;
+    EXPECT_NE(thrown.text.find(fmt::format("Mesh::over x={},y=1", n)), std::string::npos) << thrown;
+    thrown = test::thrown_by([&] { Mesh::over(comm, {{"x", odd ? n + 1 : n}}); });
+    EXPECT_EQ(thrown.type, "ShapeError") << thrown;
+    const Mesh mesh = Mesh::over(comm, {{"x", n}});
+    thrown = test::thrown_by([&] { mesh_broadcast(odd ? Tensor() : Tensor::zeros(DType::f32, {2}), mesh, "x"); });
+    EXPECT_EQ(thrown.type, "ShapeError") << thrown;
+    EXPECT_NE(thrown.text.find(fmt::format("rank  {}: broadcast: the tensor is undefined", n - 1)), std::string::npos)
+        << thrown;
+  });
+}
+
+// The communicators are this rank's alone; layouts and plans, which ranks that are threads share, have none.
+TEST_P(OnMesh, PlansOverItKeepNoCommunicator) {
+  on_ranks([](Comm& comm) {
+    const Mesh mesh = Mesh::over(comm, {{"x", comm.size()}});
+    const Dims shape = {2 * comm.size(), 6};
+    const Layout from(mesh, {Shard(0)}), to(mesh, {Replicate()});
+    const Plan forth = plan(from, to, shape, DType::f32, Topology::dtensor(mesh));
+    EXPECT_THROW(forth.to().mesh().comm("x"), Error);
+    const Tensor all = redistribute(comm, Tensor::full(DType::f32, {2, 6}, static_cast<float>(comm.rank())), forth);
+    for (int r = 0; r < comm.size(); ++r) EXPECT_EQ(all.at<float>(2 * r, 0), static_cast<float>(r));
+    mesh_broadcast(all, mesh, "x");
+  });
+}
+
 TEST(OverMesh, WithRanksThatAreNotThere) {
   run(2, [](Comm& comm) {
     auto thrown = test::thrown_by([&] { Mesh::over(comm, {{"x", 3}}); });

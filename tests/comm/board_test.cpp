@@ -86,6 +86,24 @@ std::vector<std::byte> said(int rank, int round) {
   return bytes;
 }
 
+// Rank 0 says a version again and again, first beside a long record of rank 1, which takes several announcements: each time
+// all of it is there, wherever it lay before.
+void announce_versions(Board& board) {
+  const std::vector<std::byte> tail(100, std::byte{7}), other(100, std::byte{9});
+  const std::vector<std::byte> lengthy(kRecordBytes + 10, std::byte{1});
+  Records records;
+  int culprit = -1;
+  for (const char round : std::string("vvlLvvlLvvv")) {
+    const bool version = round == 'v' || round == 'L', long_one = round == 'L';
+    const Saying mine = board.rank() == 1 ? Saying(long_one ? lengthy : tail)
+                        : version         ? Saying(tail, 8, 5)
+                                          : Saying(other);
+    ASSERT_EQ(board.announce(mine, 0, records, far_away(), culprit), Waited::reached);
+    const auto& expected = version ? tail : other;
+    ASSERT_TRUE(std::equal(records[0].begin(), records[0].end(), expected.begin(), expected.end())) << round;
+  }
+}
+
 void announce_rounds(Board& board, int rounds) {
   Records records;
   for (int round = 0; round < rounds; ++round) {
@@ -113,6 +131,11 @@ TEST(Board, GivesEverybodyEverybodysRecords) {
     Shared shared(size);
     shared.run([](Board& board) { announce_rounds(board, 300); });
   }
+}
+
+TEST(Board, SaysAVersionAgainBesideLongRecords) {
+  Shared shared(2);
+  shared.run([](Board& board) { announce_versions(board); });
 }
 
 TEST(Board, GoesOnWhenItsCountersWrapAround) {

@@ -266,6 +266,38 @@ TEST_P(Moving, ByItselfAndIntoGivenMemory) {
   });
 }
 
+// Dimensions counted from both ends, and layouts that differ.
+TEST_P(Moving, FindsOutTheShape) {
+  on_ranks([](Comm& comm) {
+    const int n = comm.size();
+    const Mesh mesh({{"x", n}, {"y", 1}});
+    const Dims shape = {5, 3 * n + 1};
+    const Layout from(mesh, {Shard(-1), Shard(1)}), to(mesh, {Replicate(), Shard(0)});
+    const Tensor x = whole_part(from.resolved(shape), shape, comm.rank(), DType::f32);
+    expect_part(redistribute(comm, x, from, to), to, shape, comm.rank());
+    if (n == 1) return;
+    const Layout other(mesh, {Shard(0), Replicate()});
+    const auto thrown = test::thrown_by([&] { redistribute(comm, x, comm.rank() == 0 ? other : from, to); });
+    EXPECT_EQ(thrown.type, "MismatchError") << thrown;
+  });
+}
+
+// What becomes a term lies among the identity, also where the caller's memory is x itself.
+TEST_P(Moving, TermsIntoGivenMemory) {
+  on_ranks([](Comm& comm) {
+    const Mesh mesh({{"x", comm.size()}});
+    const Layout all(mesh, {Replicate()}), pending(mesh, {Partial()});
+    const Plan forth = plan(all, pending, {300}, DType::f32, Topology::dtensor(mesh));
+    const Tensor x = Tensor::generate(DType::f32, {300}, value_at);
+    for (const Tensor& out : {Tensor::full(DType::f32, {300}, 7.0f), x}) {
+      const Tensor term = redistribute(comm, x, forth, out);
+      EXPECT_EQ(term.data(), out.data());
+      expect_part(redistribute(comm, term, pending, all), all, {300}, comm.rank());
+      x.fill(value_at);
+    }
+  });
+}
+
 TEST_P(Moving, EachByteOnce) {
   on_ranks([](Comm& comm) {
     const int n = comm.size();
