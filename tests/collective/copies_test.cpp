@@ -35,6 +35,13 @@ void* allocate(size_t bytes, size_t align) {
 [[gnu::noinline]] void* operator new[](size_t bytes, std::align_val_t align) {
   return allocate(bytes, static_cast<size_t>(align));
 }
+// std::stable_sort takes memory so, and gives it back by the plain delete.
+[[gnu::noinline]] void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
+  return std::malloc(bytes == 0 ? 1 : bytes);
+}
+[[gnu::noinline]] void* operator new[](size_t bytes, const std::nothrow_t&) noexcept {
+  return std::malloc(bytes == 0 ? 1 : bytes);
+}
 [[gnu::noinline]] void operator delete(void* data) noexcept { std::free(data); }
 [[gnu::noinline]] void operator delete[](void* data) noexcept { std::free(data); }
 [[gnu::noinline]] void operator delete(void* data, size_t) noexcept { std::free(data); }
