@@ -23,7 +23,8 @@ void check_axes(const std::vector<MeshAxis>& axes) {
     throw ShapeError(fmt::format("a mesh of {} axes is too deep: tessera takes at most {}", axes.size(), kMaxDims));
   }
   for (size_t i = 0; i < axes.size(); ++i) {
-    const auto& [name, size] = axes[i];
+    const std::string& name = axes[i].name;
+    const int64_t size = axes[i].size;
     if (!is_name(name) || reads_as_placement(name)) {
       throw ShapeError(
           fmt::format("mesh axis {} has the name \"{}\": use letters, digits and _, none that reads as a "

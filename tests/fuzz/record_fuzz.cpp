@@ -66,7 +66,7 @@ void try_record(std::span<const std::byte> bytes, int ranks, size_t sound, std::
   check_sense(records);
   check_agreement({1, name, ranks}, records);
   for (size_t op = 0; op < records[0].statements.size(); ++op) {
-    const Arranged a = arrange({1, name, ranks}, records, op);
+    const Arranged a = arrange({1, name, ranks}, records, op, {}, 0);
     if (!a.moves || op > 0) continue;
     const std::vector<Tensor> mine = own_tensors(records[0].statements[0], a, ranks);
     Rounds rounds;
