@@ -9,6 +9,8 @@
 
 namespace tessera::cli {
 
+inline constexpr int kMostBenchRanks = 64;
+
 struct BenchOptions {
   std::string op;
   int ranks = 2;

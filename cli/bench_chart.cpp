@@ -12,7 +12,7 @@
 namespace tessera::cli {
 namespace {
 
-constexpr double kWidth = 820, kHeight = 420;  // of a panel
+constexpr double kPanelWidth = 820, kPanelHeight = 420;  // of a panel
 constexpr double kLeft = 70, kRight = 220, kTop = 56, kBottom = 50;
 constexpr double kLegendLine = 18;
 
@@ -73,10 +73,11 @@ class Panel {
 
  private:
   double x(double log_size) const {
-    return kLeft + (log_size - low_size_) / (high_size_ - low_size_) * (kWidth - kLeft - kRight);
+    return kLeft + (log_size - low_size_) / (high_size_ - low_size_) * (kPanelWidth - kLeft - kRight);
   }
   double y(double log_time) const {
-    return top_ + kHeight - kBottom - (log_time - low_time_) / (high_time_ - low_time_) * (kHeight - kTop - kBottom);
+    return top_ + kPanelHeight - kBottom -
+           (log_time - low_time_) / (high_time_ - low_time_) * (kPanelHeight - kTop - kBottom);
   }
 
   void text(double at_x, double at_y, const char* anchor, int size, const std::string& words) {
@@ -90,7 +91,7 @@ class Panel {
 
   void axes() {
     for (double t = low_time_; t <= high_time_; ++t) {
-      rule(kLeft, y(t), kWidth - kRight, y(t), "#dddddd");
+      rule(kLeft, y(t), kPanelWidth - kRight, y(t), "#dddddd");
       text(kLeft - 8, y(t) + 4, "end", 11, time_text(std::pow(10.0, t)));
     }
     double last = -1e9;
@@ -101,8 +102,8 @@ class Panel {
       text(at, y(low_time_) + 19, "middle", 11, size_text(row->what.size_bytes));
       last = at;
     }
-    rule(kLeft, y(low_time_), kWidth - kRight, y(low_time_), "#333333");
-    text((kLeft + kWidth - kRight) / 2, top_ + kHeight - 12, "middle", 12, "mean bytes a rank brings");
+    rule(kLeft, y(low_time_), kPanelWidth - kRight, y(low_time_), "#333333");
+    text((kLeft + kPanelWidth - kRight) / 2, top_ + kPanelHeight - 12, "middle", 12, "mean bytes a rank brings");
   }
 
   void series(size_t i) {
@@ -122,7 +123,7 @@ class Panel {
                                            color, ours ? 2.5 : 1.8, kDashes[which]);
     svg_ += fmt::format("<polyline points=\"{}\" {}/>\n{}", points, stroke, dots);
     const double legend = top_ + kTop + 10 + kLegendLine * static_cast<double>(i);
-    const double left = kWidth - kRight + 16;
+    const double left = kPanelWidth - kRight + 16;
     svg_ +=
         fmt::format("<polyline points=\"{0:.1f},{1:.1f} {2:.1f},{1:.1f}\" {3}/>\n", left, legend, left + 26, stroke);
     text(left + 32, legend + 4, "start", 12, report_.contenders[i].label());
@@ -149,13 +150,13 @@ std::string to_svg(const BenchReport& report) {
       rows.push_back(&report.rows[end]);
     }
     body += Panel(report, rows, top).svg();
-    top += kHeight;
+    top += kPanelHeight;
   }
   return fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" "
       "font-family=\"sans-serif\" fill=\"#222222\">\n<rect width=\"{0}\" height=\"{1}\" "
       "fill=\"#ffffff\"/>\n{2}</svg>\n",
-      kWidth, top, body);
+      kPanelWidth, top, body);
 }
 
 }  // namespace tessera::cli

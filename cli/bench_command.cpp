@@ -15,7 +15,6 @@ namespace tessera::cli {
 namespace {
 
 constexpr int kInterrupted = 130;  // as shells have it for Ctrl-C
-constexpr int kMostRanks = 64;
 
 // The words of a list that are allowed, without CLI11's long way of saying so in the help.
 CLI::Validator one_of(const std::vector<std::string>& words) {
@@ -81,8 +80,8 @@ void add_options(CLI::App& command, BenchOptions& options) {
       ->required()
       ->check(one_of(ops))
       ->type_name("");
-  CLI::Validator range = CLI::Range(1, kMostRanks);
-  command.add_option("--ranks", options.ranks, fmt::format("How many ranks, 1 to {}; 2 if not given", kMostRanks))
+  CLI::Validator range = CLI::Range(1, kMostBenchRanks);
+  command.add_option("--ranks", options.ranks, fmt::format("How many ranks, 1 to {}; 2 if not given", kMostBenchRanks))
       ->check(range.description(""))
       ->type_name("N");
   command.add_option("--transport", options.transport, "shm: processes, also the default; or threads of one process")
@@ -113,7 +112,7 @@ void add_options(CLI::App& command, BenchOptions& options) {
   command.add_option("--svg", options.svg_path, "Draw a chart to a file")->type_name("FILE");
 }
 
-int run(BenchOptions options) {
+int bench(BenchOptions options) {
   options.against = rivals(options.against);
   // On threads all memory is alike.
   if (options.memory.empty()) {
@@ -150,7 +149,7 @@ Command add_bench(CLI::App& app, const std::vector<std::string>& words) {
       "Try: tessera bench all_gather --sizes 1KiB,1MiB\n"
       "A contender that is not installed is left out, and a note says how to get it.");
   add_options(*command, *options);
-  return {command, [options] { return run(*options); }};
+  return {command, [options] { return bench(*options); }};
 }
 
 Command add_bench_player(CLI::App& app) {

@@ -23,7 +23,6 @@ using bench::Box;
 using bench::Op;
 using bench::SpinBarrier;
 
-constexpr int kMostRanks = 64;
 constexpr int64_t kFewElements = 4096;  // below this a barrier costs more than reading every term
 
 void* map(size_t bytes, int flags, int fd) {
@@ -37,11 +36,11 @@ struct Unmap {
   size_t bytes = 0;
   void operator()(float* data) const { munmap(data, std::max<size_t>(bytes, 1)); }
 };
-using Mapping = std::unique_ptr<float, Unmap>;
+using FloatMapping = std::unique_ptr<float, Unmap>;
 
-Mapping map_floats(int64_t elements, int flags, int fd = -1) {
+FloatMapping map_floats(int64_t elements, int flags, int fd = -1) {
   const size_t bytes = static_cast<size_t>(elements) * sizeof(float);
-  return Mapping(static_cast<float*>(map(bytes, flags, fd)), Unmap{bytes});
+  return FloatMapping(static_cast<float*>(map(bytes, flags, fd)), Unmap{bytes});
 }
 
 // out = the sum of the terms, each of which is read once. Two terms are one loop; more are added on, in blocks that stay
@@ -131,7 +130,7 @@ class MemcpyRank : public bench::Rank {
   // This rank's cut of the sum.
   void reduce(int64_t set, float* to) {
     const Box cut = bench::cut_of(case_, rank_);
-    const float* terms[kMostRanks];
+    const float* terms[kMostBenchRanks];
     for (int r = 0; r < ranks_; ++r) terms[r] = input(r, set) + cut.row * cut.columns;
     add_up(terms, ranks_, cut.elements(), to);
   }
@@ -139,7 +138,7 @@ class MemcpyRank : public bench::Rank {
   // Every rank adds up all terms, or, where that is more to read, its cut into shared memory and then copies all cuts.
   void all_reduce(int64_t set) {
     if (ranks_ <= 2 || out_elements_ <= kFewElements) {
-      const float* terms[kMostRanks];
+      const float* terms[kMostBenchRanks];
       for (int r = 0; r < ranks_; ++r) terms[r] = input(r, set);
       return add_up(terms, ranks_, out_elements_, out(set));
     }
@@ -164,7 +163,7 @@ class MemcpyRank : public bench::Rank {
   bench::Case case_;
   int64_t out_elements_ = 0;
   std::vector<int64_t> starts_;  // of the ranks' inputs in a set, in elements
-  Mapping inputs_, outputs_;
+  FloatMapping inputs_, outputs_;
 };
 
 int play_rank(const std::string& name, const std::string& socket, int rank, int ranks, SpinBarrier& barrier, int file) {

@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kRounds = 5;
+constexpr int kBenchRounds = 5;
 constexpr double kSampleNs = 50e3;  // shorter calls are timed several at once
 constexpr int64_t kMostInner = 1000;
 constexpr int64_t kMostSamples = 400;  // a turn
@@ -36,9 +36,9 @@ class Progress {
   }
   void step(const std::string& what) {
     if (!shown_) return;
-    constexpr size_t kWidth = 30;
-    const size_t full = std::min(kWidth, kWidth * done_++ / std::max<size_t>(steps_, 1));
-    fmt::print(stderr, "\r[{}{}] {}\033[K", std::string(full, '#'), std::string(kWidth - full, '.'), what);
+    constexpr size_t kBarWidth = 30;
+    const size_t full = std::min(kBarWidth, kBarWidth * done_++ / std::max<size_t>(steps_, 1));
+    fmt::print(stderr, "\r[{}{}] {}\033[K", std::string(full, '#'), std::string(kBarWidth - full, '.'), what);
     std::fflush(stderr);
   }
 
@@ -49,9 +49,9 @@ class Progress {
 
 // How the players are started -----------------------------------------------------------------------------------------
 
-class Launcher {
+class PlayerLauncher {
  public:
-  Launcher(const BenchOptions& options, const Session& session)
+  PlayerLauncher(const BenchOptions& options, const Session& session)
       : options_(options), session_(session), self_(fs::read_symlink("/proc/self/exe")) {}
 
   // `name` is the one its ranks say. Throws Error with the remedy where what it needs is not built or not installed.
@@ -171,7 +171,7 @@ class Bench {
   BenchReport run() {
     invite();
     check_memory();
-    Progress progress(cases_.size() * names_.size() * (kRounds + 1));
+    Progress progress(cases_.size() * names_.size() * (kBenchRounds + 1));
     for (const BenchCase& c : cases_) report_.rows.push_back({c, measure(c, progress)});
     session_.finish();
     return std::move(report_);
@@ -179,7 +179,7 @@ class Bench {
 
  private:
   void invite() {
-    const Launcher launcher(report_.options, session_);
+    const PlayerLauncher launcher(report_.options, session_);
     std::vector<Contender> wanted;
     for (const std::string& memory : report_.options.memory) {
       for (const std::string& output : report_.options.output) wanted.push_back({"tessera", memory, output});
@@ -256,11 +256,11 @@ class Bench {
       progress.step(label + ": " + names_[i] + " prepares");
       prepare(c, i, records[i]);
     }
-    for (int round = 0; round < kRounds; ++round) {
+    for (int round = 0; round < kBenchRounds; ++round) {
       for (size_t i = 0; i < names_.size(); ++i) {
         progress.step(label + ": " + names_[i]);
         if (round > 0 && records[i].spent_ns > kPatience * report_.options.seconds * 1e9) continue;
-        records[i].add(timed_turn(i, records[i], round == kRounds - 1), true);
+        records[i].add(timed_turn(i, records[i], round == kBenchRounds - 1), true);
       }
     }
     std::vector<Times> times;
@@ -284,7 +284,7 @@ class Bench {
   // time, so that on a busy machine a run does not take for ever.
   Turn timed_turn(size_t i, Record& record, bool check) {
     record.inner = std::clamp<int64_t>(static_cast<int64_t>(kSampleNs / record.best_ns) + 1, 1, kMostInner);
-    const double turn_ns = report_.options.seconds * 1e9 / kRounds;
+    const double turn_ns = report_.options.seconds * 1e9 / kBenchRounds;
     const double sample_ns = std::max(1.0, record.usual_ns) * static_cast<double>(record.inner);
     const auto samples = std::clamp<int64_t>(static_cast<int64_t>(turn_ns / sample_ns), 1, kMostSamples);
     return take_turn(session_, names_[i], samples, record.inner, check);

@@ -16,14 +16,14 @@ struct Free {
   void operator()(hwloc_topology* topology) const { hwloc_topology_destroy(topology); }
   void operator()(hwloc_bitmap_s* bitmap) const { hwloc_bitmap_free(bitmap); }
 };
-using Topology = std::unique_ptr<hwloc_topology, Free>;
+using CpuTree = std::unique_ptr<hwloc_topology, Free>;
 using Bitmap = std::unique_ptr<hwloc_bitmap_s, Free>;
 
 // The part of the machine that this process may use: control groups are hwloc's care, affinity (taskset) ours.
-Topology own_topology() {
+CpuTree own_topology() {
   hwloc_topology_t raw = nullptr;
   if (hwloc_topology_init(&raw) != 0) throw Error("hwloc cannot be used");
-  Topology topology(raw);
+  CpuTree topology(raw);
   if (hwloc_topology_load(raw) != 0) throw Error("hwloc cannot read this machine's topology");
   const Bitmap allowed(hwloc_bitmap_alloc());
   if (hwloc_get_cpubind(raw, allowed.get(), HWLOC_CPUBIND_PROCESS) == 0) hwloc_topology_restrict(raw, allowed.get(), 0);
@@ -45,7 +45,7 @@ std::vector<int> members(hwloc_const_bitmap_t bitmap) {
 }  // namespace
 
 std::vector<std::vector<int>> bind_ranks(int ranks) {
-  const Topology topology = own_topology();
+  const CpuTree topology = own_topology();
   const int depth = core_depth(topology.get());
   const auto cores = hwloc_get_nbobjs_by_depth(topology.get(), depth);
   const unsigned places = std::min(static_cast<unsigned>(ranks), cores);
@@ -61,7 +61,7 @@ std::vector<std::vector<int>> bind_ranks(int ranks) {
 }
 
 int usable_cores() {
-  const Topology topology = own_topology();
+  const CpuTree topology = own_topology();
   return static_cast<int>(hwloc_get_nbobjs_by_depth(topology.get(), core_depth(topology.get())));
 }
 

@@ -9,12 +9,12 @@
 namespace tessera::cli {
 namespace {
 
-constexpr size_t kWidth = 78;
+constexpr size_t kDemoWidth = 78;
 constexpr size_t kShownRanks = 6;  // of more ranks, the first few
 
-class Page {
+class DemoPage {
  public:
-  Page(const DemoReport& report, bool color) : report_(report), color_(color) {}
+  DemoPage(const DemoReport& report, bool color) : report_(report), color_(color) {}
 
   std::string text() {
     line("tessera {}: {} as {}; rows of {} float32, {} bytes each", TESSERA_VERSION,
@@ -44,14 +44,14 @@ class Page {
   // One sign a row: a block in the rank's colour, or without colours a character that tells the ranks apart.
   std::string blocks(int rank, int64_t rows) const {
     using enum fmt::terminal_color;
-    constexpr fmt::terminal_color kColors[] = {bright_blue,    bright_yellow, bright_green,
-                                               bright_magenta, bright_cyan,   red};
+    constexpr fmt::terminal_color kRankColors[] = {bright_blue,    bright_yellow, bright_green,
+                                                   bright_magenta, bright_cyan,   red};
     constexpr std::string_view kSigns = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ@#";
     if (rows == 0) return {};
     std::string text;
     for (int64_t i = 0; i < rows; ++i)
       text += color_ ? "█" : std::string(1, kSigns[static_cast<size_t>(rank) % kSigns.size()]);
-    return paint(text, fg(kColors[static_cast<size_t>(rank) % std::size(kColors)]));
+    return paint(text, fg(kRankColors[static_cast<size_t>(rank) % std::size(kRankColors)]));
   }
 
   void gather() {
@@ -115,8 +115,8 @@ class Page {
   // Broken between words, with the rest further in.
   void wrapped(std::string_view words) {
     std::string indent = "  | ";
-    while (indent.size() + words.size() > kWidth) {
-      const size_t cut = words.rfind(' ', kWidth - indent.size());
+    while (indent.size() + words.size() > kDemoWidth) {
+      const size_t cut = words.rfind(' ', kDemoWidth - indent.size());
       line("{}{}", indent, words.substr(0, cut));
       words.remove_prefix(cut);
       words.remove_prefix(std::min(words.find_first_not_of(' '), words.size()));
@@ -176,7 +176,7 @@ nlohmann::ordered_json to_json(const Stats& s) {
 
 }  // namespace
 
-std::string to_text(const DemoReport& report, bool color) { return Page(report, color).text(); }
+std::string to_text(const DemoReport& report, bool color) { return DemoPage(report, color).text(); }
 
 std::string to_json(const DemoReport& report) {
   using nlohmann::ordered_json;

@@ -174,7 +174,7 @@ constexpr size_t kStage = size_t{256} << 10;  // a staged copy goes in pieces, s
 constexpr size_t kWindow = size_t{4} << 20;   // small copies go through so much: more than a core's own cache
 constexpr size_t kTouched = size_t{64} << 20;
 constexpr auto kTime = 12ms;  // for one figure, in each of so many rounds: others disturb, nobody helps
-constexpr int kRounds = 4;
+constexpr int kProbeRounds = 4;
 constexpr double kForever_s = 1e9;
 constexpr double kBatch_s = 0.5e-3;  // the mean of so long; the best counts
 
@@ -189,9 +189,9 @@ double seconds_of(Fn fn) {
 void prefer_huge_pages(const Mapping& mapping, size_t bytes) { madvise(mapping.data(), bytes, MADV_HUGEPAGE); }
 
 // Two processes: this one, which takes, and an owner, which has the bytes in shared and in private memory.
-class Bench {
+class WayTimer {
  public:
-  Bench()
+  WayTimer()
       : shared_(kPage + kStage + kMost),
         control_(new (shared_.data()) Control),
         target_(kMost, MAP_PRIVATE | MAP_ANONYMOUS),
@@ -204,7 +204,7 @@ class Bench {
   // The ways take turns, so that what disturbs one disturbs all.
   CopySpeed speeds(size_t bytes, bool attach_works) {
     double in_place = kForever_s, attach = kForever_s, staged = kForever_s;
-    for (int round = 0; round < kRounds; ++round) {
+    for (int round = 0; round < kProbeRounds; ++round) {
       in_place = std::min(in_place, best(bytes, [&](size_t from) { return take_in_place(from, bytes); }));
       staged = std::min(staged, best(bytes, [&](size_t from) { return take_staged(from, bytes); }));
       if (attach_works) attach = std::min(attach, best(bytes, [&](size_t from) { return take_attached(from, bytes); }));
@@ -316,26 +316,26 @@ void measure_first_touch(Speeds& speeds) {
 bool attach_wins(const CopySpeed& copy) { return copy.attach > copy.staged; }
 
 // The smallest power of two from which on attach is faster, between a size at which it is not and one at which it is.
-int64_t find_crossing(Bench& bench, int64_t loses, int64_t wins) {
+int64_t find_crossing(WayTimer& timer, int64_t loses, int64_t wins) {
   while (2 * loses < wins) {
     int64_t middle = loses;
     while (middle * middle < loses * wins) middle *= 2;
-    (attach_wins(bench.speeds(static_cast<size_t>(middle), true)) ? wins : loses) = middle;
+    (attach_wins(timer.speeds(static_cast<size_t>(middle), true)) ? wins : loses) = middle;
   }
   return wins;
 }
 
 void measure_copies(Speeds& speeds, bool attach_works) {
-  Bench bench;
+  WayTimer timer;
   for (const size_t bytes : {kPage, size_t{64} << 10, size_t{1} << 20, kMost}) {
-    speeds.copies.push_back(bench.speeds(bytes, attach_works));
+    speeds.copies.push_back(timer.speeds(bytes, attach_works));
   }
   const auto end = speeds.copies.end();
   const auto first = std::find_if(speeds.copies.begin(), end, attach_wins);
   if (first == end) return;
   const auto beyond = std::find_if_not(first, end, attach_wins);
   speeds.attach_wins = {first->bytes, std::nullopt};
-  if (first != speeds.copies.begin()) speeds.attach_wins->from = find_crossing(bench, (first - 1)->bytes, first->bytes);
+  if (first != speeds.copies.begin()) speeds.attach_wins->from = find_crossing(timer, (first - 1)->bytes, first->bytes);
   if (beyond != end) speeds.attach_wins->to = (beyond - 1)->bytes;
 }
 

@@ -12,7 +12,7 @@
 namespace tessera::cli {
 namespace {
 
-constexpr size_t kWidth = 78;
+constexpr size_t kPageWidth = 78;
 constexpr size_t kIndent = 26;  // of a check's text: behind its mark and its topic
 
 const char* name_of(Mark mark) {
@@ -29,14 +29,14 @@ size_t width_of(const std::string& text) {
       std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }
 
-// In lines of kWidth; each but the first is indented.
+// In lines of kPageWidth; each but the first is indented.
 std::string wrapped(const std::string& text) {
   std::istringstream words(text);
   std::string result, word;
   size_t column = kIndent;
   while (words >> word) {
     const size_t width = width_of(word);
-    if (column > kIndent && column + 1 + width > kWidth) {
+    if (column > kIndent && column + 1 + width > kPageWidth) {
       result += '\n' + std::string(kIndent, ' ');
       column = kIndent;
     } else if (column > kIndent) {
@@ -49,9 +49,9 @@ std::string wrapped(const std::string& text) {
   return result + '\n';
 }
 
-class Page {
+class DoctorPage {
  public:
-  Page(const DoctorReport& report, bool color) : report_(report), color_(color) {}
+  DoctorPage(const DoctorReport& report, bool color) : report_(report), color_(color) {}
 
   std::string text() {
     text_ = fmt::format("tessera {} on {}\n", TESSERA_VERSION, report_.system);
@@ -125,7 +125,7 @@ std::string text_of_bytes(double bytes) {
                                                                    : fmt::format("{:.1f} {}", bytes, kUnits[unit]);
 }
 
-std::string to_text(const DoctorReport& report, bool color) { return Page(report, color).text(); }
+std::string to_text(const DoctorReport& report, bool color) { return DoctorPage(report, color).text(); }
 
 std::string to_json(const DoctorReport& report) {
   nlohmann::ordered_json json = {

@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kMostRanks = 64;
+constexpr int64_t kMostShown = 64;
 constexpr size_t kMostDims = 3;
 
 // Ranks in rows of the last axis; those of another mesh to the right.
@@ -32,9 +32,9 @@ json places_of(const Plan& plan) {
     }
     first_column += columns + 1;
   }
-  if (static_cast<int64_t>(seen.size()) > kMostRanks) {
+  if (static_cast<int64_t>(seen.size()) > kMostShown) {
     throw Error(fmt::format("--html shows at most {} ranks, these are {}: leave it out, or plan a smaller mesh",
-                            kMostRanks, seen.size()));
+                            kMostShown, seen.size()));
   }
   return list;
 }

@@ -46,14 +46,14 @@ std::string check_seconds(const std::string& text, bool zero_works) {
   return number && fits ? "" : fmt::format("{} is no number of seconds", text);
 }
 
-struct Options {
+struct RunOptions {
   Job job;
   std::string heap;
   bool bind = false;
   bool no_prefix = false;
 };
 
-void add_options(CLI::App& command, Options& options) {
+void add_options(CLI::App& command, RunOptions& options) {
   CLI::Validator ranks = CLI::Range(1, shm::kMaxRanks);
   const CLI::Validator seconds([](const std::string& text) { return check_seconds(text, true); }, "");
   const CLI::Validator some_seconds([](const std::string& text) { return check_seconds(text, false); }, "");
@@ -88,7 +88,7 @@ std::vector<std::string> program_of(const CLI::App& command, const std::vector<s
   return words;
 }
 
-int run(const CLI::App& command, Options& options, const std::vector<std::string>& from_dashes) {
+int run_program(const CLI::App& command, RunOptions& options, const std::vector<std::string>& from_dashes) {
   Job& job = options.job;
   job.command = program_of(command, from_dashes);
   job.prefix = !options.no_prefix;
@@ -100,7 +100,7 @@ int run(const CLI::App& command, Options& options, const std::vector<std::string
 }  // namespace
 
 Command add_run(CLI::App& app, const std::vector<std::string>& from_dashes) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<RunOptions>();
   options->job.ranks = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 4096u));
   CLI::App* command = app.add_subcommand("run", "Run a program as several ranks, processes of this machine");
   command->footer(
@@ -108,7 +108,7 @@ Command add_run(CLI::App& app, const std::vector<std::string>& from_dashes) {
       "When a rank fails, the others end too, and this command ends with its exit code.");
   command->prefix_command();
   add_options(*command, *options);
-  return {command, [command, options, &from_dashes] { return run(*command, *options, from_dashes); }};
+  return {command, [command, options, &from_dashes] { return run_program(*command, *options, from_dashes); }};
 }
 
 }  // namespace tessera::cli

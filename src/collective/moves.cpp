@@ -8,10 +8,6 @@
 namespace tessera {
 namespace {
 
-// Up to here one round, in which every rank reads every term whole, beats two
-// rounds and the wait between them.
-constexpr int64_t kOneRoundBytes = 8192;
-
 // One end of a move: a tensor that is the rank's box of the layout, or the
 // whole of which that box is a window.
 struct End {

@@ -9,6 +9,9 @@
 
 namespace tessera {
 
+// Up to here one round, in which every rank reads every term whole, beats two rounds and the wait between them.
+inline constexpr int64_t kOneRoundBytes = 8192;
+
 // Moves that follow one another; kept between calls for their capacity.
 class Rounds {
  public:

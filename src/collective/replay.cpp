@@ -1,6 +1,5 @@
 #include "collective/replay.hpp"
 
-#include <bit>
 #include <cstring>
 
 #include "tensor/copy.hpp"
@@ -9,12 +8,6 @@
 namespace tessera {
 
 using detail::Description;
-
-namespace {
-
-bool same_bits(double a, double b) { return std::bit_cast<int64_t>(a) == std::bit_cast<int64_t>(b); }
-
-}  // namespace
 
 void Replay::note(int64_t call, const Description& d, const Site& site, int rank, const RawRecords& said) {
   version_ = call;

@@ -1,7 +1,6 @@
 #include "comm/agreement.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <map>
 #include <numeric>
 
@@ -49,9 +48,6 @@ int64_t dim_from_front(const Statement& s, const Statement& other) {
   if (s.has_x || !other.has_x || s.dim >= 0) return s.dim;
   return s.dim + static_cast<int64_t>(other.x().shape.size());
 }
-
-// Also of two NaNs.
-bool same_bits(double a, double b) { return std::bit_cast<int64_t>(a) == std::bit_cast<int64_t>(b); }
 
 // The differences of b from a, which is rank `reference`'s; empty where they
 // agree.

@@ -2,6 +2,7 @@
 // moves.
 #pragma once
 
+#include <bit>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,6 +22,9 @@ std::string_view name(OpCode op);
 // Whether the operation works along a dimension of x, and whether `rank` must have an x.
 bool cuts(OpCode op);
 bool needs_x(OpCode op, int64_t root, int rank);
+
+// Also of two NaNs.
+inline bool same_bits(double a, double b) { return std::bit_cast<int64_t>(a) == std::bit_cast<int64_t>(b); }
 
 // How an output lies to its input: apart, over it in a way that cannot be used, or that many elements behind it.
 inline constexpr int64_t kApart = INT64_MIN;

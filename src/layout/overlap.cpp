@@ -7,29 +7,29 @@
 namespace tessera {
 namespace {
 
-// Where the coordinate on an axis of the source comes from, for a piece that goes to a receiver.
-enum class Source : uint8_t {
-  cut,      // the piece has it
-  fixed,    // At
-  same,     // the receiver's own: stays pending, or a replica at every coordinate that needs it
-  reduced,  // each in turn: a term
-  turns,    // replicas that take turns
-};
-
-// And on an axis of the target, for the receivers of a piece.
-enum class Target : uint8_t {
-  block,  // its cut and the source's cut the same dimension: only some pieces meet
-  fixed,  // At, or the first coordinate where it becomes pending
-  same,   // the sender's own
-  free,   // all of them
-};
-
 // An axis that becomes pending with an identity to fill up with.
 bool has_identity(const Placement& q) { return q.kind == Placement::Kind::partial && q.op != ReduceOp::avg; }
 
 }  // namespace
 
 struct Exchange::State {
+  // Where the coordinate on an axis of the source comes from, for a piece that goes to a receiver.
+  enum class Source : uint8_t {
+    cut,      // the piece has it
+    fixed,    // At
+    same,     // the receiver's own: stays pending, or a replica at every coordinate that needs it
+    reduced,  // each in turn: a term
+    turns,    // replicas that take turns
+  };
+
+  // And on an axis of the target, for the receivers of a piece.
+  enum class Target : uint8_t {
+    block,  // its cut and the source's cut the same dimension: only some pieces meet
+    fixed,  // At, or the first coordinate where it becomes pending
+    same,   // the sender's own
+    free,   // all of them
+  };
+
   Layout from, to;
   Dims shape;
   std::vector<Source> source;
@@ -239,14 +239,14 @@ std::vector<Overlap> Exchange::receives(int rank) const {
   if (own.empty()) return list;
   Dims holder = Dims::filled(s.source.size(), 0);
   for (size_t a = 0; a < s.source.size(); ++a) {
-    if (s.source[a] == Source::fixed) holder[a] = s.from.placements()[a].index;
-    if (s.source[a] == Source::same) holder[a] = (*receiver)[a];
+    if (s.source[a] == State::Source::fixed) holder[a] = s.from.placements()[a].index;
+    if (s.source[a] == State::Source::same) holder[a] = (*receiver)[a];
   }
   Box piece = Box::whole(s.shape);
   s.for_each_piece(own, *receiver, 0, holder, piece, [&](Dims& place, const Box& found) {
     const Box box = intersect(own, found);
     for (int64_t term = 0; term < s.terms; ++term) {
-      s.set_number_on(Source::reduced, term, place);
+      s.set_number_on(State::Source::reduced, term, place);
       list.push_back({s.sender_of(place, found, *receiver, rank), term, box});
     }
   });
@@ -260,7 +260,7 @@ std::vector<Overlap> Exchange::sends(int rank) const {
   if (!holder || !s.from.holds(*holder)) return list;
   const Box own = *s.from.box(s.shape, *holder);
   if (own.empty()) return list;
-  const int64_t term = s.number_on(Source::reduced, *holder);
+  const int64_t term = s.number_on(State::Source::reduced, *holder);
   const auto add = [&](int to, const Dims& receiver) {
     const Box box = intersect(own, *s.to.box(s.shape, receiver));
     if (!box.empty()) list.push_back({to, term, box});
@@ -268,7 +268,7 @@ std::vector<Overlap> Exchange::sends(int rank) const {
   const auto ranges = s.ranges(own);
   int64_t receivers = 1;
   for (const Interval& range : ranges) receivers *= range.length();
-  for (int64_t number = s.number_on(Source::turns, *holder); number < receivers; number += s.turns) {
+  for (int64_t number = s.number_on(State::Source::turns, *holder); number < receivers; number += s.turns) {
     const Dims receiver = s.receiver_at(number, ranges, *holder);
     const int to = s.to.mesh().rank_at(receiver);
     if (!s.has_piece_of(*holder, to)) add(to, receiver);  // those that have it need nobody
@@ -285,7 +285,7 @@ bool Exchange::embeds(int rank) const {
   if (!receiver || !s.to.holds(*receiver)) return false;
   if (!s.gets_value(*receiver)) return true;
   for (size_t a = 0; a < s.kept.size(); ++a) {
-    if (s.kept[a] && s.source[a] == Source::cut && s.from.mesh().size(a) > 1) return true;
+    if (s.kept[a] && s.source[a] == State::Source::cut && s.from.mesh().size(a) > 1) return true;
   }
   return false;
 }

@@ -11,13 +11,13 @@ constexpr double kBandwidth = 87.7;  // GiB/s within a host
 constexpr double kLatencyUs = 0.6;
 constexpr double kOutsideBandwidth = 0.22;  // of that, between hosts
 constexpr double kOutsideLatencyUs = 2.7;
-constexpr double kBaseUs = 6.6;
+constexpr double kSeedBaseUs = 6.6;
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
 // A ring of so many hops, each of which carries one n-th of the bytes.
 double ring_cost(double bytes_gb, const MeshTopoInfo& topo, size_t mesh_dim, int64_t hops) {
   const auto devices = static_cast<double>(topo.mesh_dim_devices[mesh_dim]);
-  const double latency = kBaseUs + static_cast<double>(hops) * topo.mesh_dim_latency[mesh_dim];
+  const double latency = kSeedBaseUs + static_cast<double>(hops) * topo.mesh_dim_latency[mesh_dim];
   const double seconds = bytes_gb * static_cast<double>(hops) / devices / topo.mesh_dim_bandwidth[mesh_dim];
   return latency + seconds * 1e6;
 }

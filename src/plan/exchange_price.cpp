@@ -1,12 +1,9 @@
 #include "plan/exchange_price.hpp"
 
 #include <algorithm>
-#include <limits>
 
 namespace tessera {
 namespace {
-
-constexpr double kNever = std::numeric_limits<double>::infinity();
 
 // From the first to behind the last piece that shares something with a stretch that is not empty.
 std::pair<size_t, size_t> meeting(const CutList& list, int64_t begin, int64_t end) {

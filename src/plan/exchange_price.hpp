@@ -1,9 +1,13 @@
 // What a direct exchange between two layouts of one mesh costs: Exchange's boxes, counted and not listed.
 #pragma once
 
+#include <limits>
+
 #include "plan/graph.hpp"
 
 namespace tessera {
+
+inline constexpr double kNever = std::numeric_limits<double>::infinity();  // a price
 
 struct PricedExchange {
   double us = 0, bytes = 0;

@@ -102,34 +102,34 @@ void Graph::gathers(const Node& node, Fn&& fn) {
     Node next = node;
     remove_tails(next, tails, Code::replica);
     const double bytes = group_bytes(next, node);
-    fn(next, Move{StepKind::all_gather, axes, rings_us(axes, bytes, 1, false), bytes});
+    fn(next, Edge{StepKind::all_gather, axes, rings_us(axes, bytes, 1, false), bytes});
     if ((axes & ~at_target_axes_) != 0) return;
     next = node;
     remove_tails(next, tails, Code::at_target);
     const double received = root_bytes(next, node);
-    fn(next, Move{StepKind::gather, axes, rings_us(axes, received, 1, false), received});
+    fn(next, Edge{StepKind::gather, axes, rings_us(axes, received, 1, false), received});
   });
 }
 
 template <class Fn>
 void Graph::cuts(const Node& node, Fn&& fn) {
   for_each_subset(axes_with(node, axes(), Code::replica), [&](uint32_t part) {
-    for_each_cut(node, part, [&](const Node& next) { fn(next, Move{StepKind::slice, part, copy_us(next), 0}); });
+    for_each_cut(node, part, [&](const Node& next) { fn(next, Edge{StepKind::slice, part, copy_us(next), 0}); });
     if ((part & ~at_target_axes_) != 0) return;
     Node next = node;
     for (size_t a = 0; a < axes(); ++a) next.code[a] = has(part, a) ? Code::at_target : next.code[a];
     set_key(next);
-    fn(next, Move{StepKind::slice, part, 0, 0});
+    fn(next, Edge{StepKind::slice, part, 0, 0});
   });
   for_each_subset(axes_with(node, axes(), Code::at_source), [&](uint32_t part) {
     Node whole = node;
     for (size_t a = 0; a < axes(); ++a) whole.code[a] = has(part, a) ? Code::replica : whole.code[a];
     set_key(whole);
     const double sent = largest_box(node) * element_bytes_;
-    fn(whole, Move{StepKind::broadcast, part, chain_us(part, sent, false), sent});
+    fn(whole, Edge{StepKind::broadcast, part, chain_us(part, sent, false), sent});
     for_each_cut(node, part, [&](const Node& next) {
       const double bytes = root_bytes(node, next);
-      fn(next, Move{StepKind::scatter, part, rings_us(part, bytes, 1, false), bytes});
+      fn(next, Edge{StepKind::scatter, part, rings_us(part, bytes, 1, false), bytes});
     });
   });
 }
@@ -149,13 +149,13 @@ void Graph::reductions(const Node& node, Fn&& fn) {
     double ranks = 1;
     for (size_t a = 0; a < axes(); ++a) ranks *= has(part, a) ? static_cast<double>(sizes_[a]) : 1;
     const double share = whole * (ranks - 1) / ranks;
-    fn(with(Code::replica), Move{StepKind::all_reduce, part, rings_us(part, share, 2, true), 2 * share});
+    fn(with(Code::replica), Edge{StepKind::all_reduce, part, rings_us(part, share, 2, true), 2 * share});
     if ((part & ~at_target_axes_) == 0) {
-      fn(with(Code::at_target), Move{StepKind::reduce, part, chain_us(part, whole, true), whole});
+      fn(with(Code::at_target), Edge{StepKind::reduce, part, chain_us(part, whole, true), whole});
     }
     for_each_cut(node, part, [&](const Node& next) {
       const double bytes = group_bytes(node, next);
-      fn(next, Move{StepKind::reduce_scatter, part, rings_us(part, bytes, 1, true), bytes});
+      fn(next, Edge{StepKind::reduce_scatter, part, rings_us(part, bytes, 1, true), bytes});
     });
   });
 }
@@ -195,7 +195,7 @@ void Graph::embeds(const Node& node, Fn&& fn) {
   const auto become_pending = [&](Node next, uint32_t part) {
     for (size_t a = 0; a < axes(); ++a) next.code[a] = has(part, a) ? Code::embedded : next.code[a];
     set_key(next);
-    fn(next, Move{StepKind::embed, part, copy_us(next), 0});
+    fn(next, Edge{StepKind::embed, part, copy_us(next), 0});
   };
   const uint32_t replicas = axes_with(node, axes(), Code::replica) & may_enter;
   if (target_op_ == ReduceOp::avg) {  // which has no identity to fill with

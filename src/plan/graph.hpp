@@ -22,7 +22,7 @@ struct Node {
   uint64_t key = 0;                         // tells nodes apart
 };
 
-struct Move {
+struct Edge {
   StepKind kind = StepKind::slice;
   uint32_t axes = 0;  // a bit each
   double us = 0;
@@ -41,7 +41,7 @@ class Graph {
   const Mesh& mesh() const { return mesh_; }
   std::vector<size_t> mesh_axes(uint32_t axes) const;
 
-  // Calls fn(const Node& next, const Move& move) for every step that leads on.
+  // Calls fn(const Node& next, const Edge& edge) for every step that leads on.
   template <class Fn>
   void for_each_step(const Node& node, Fn&& fn);
   // Every layout that a direct exchange from the source may lead to.
@@ -101,7 +101,7 @@ class Graph {
   double copy_us(const Node& after) const;
   double group_bytes(const Node& whole, const Node& parts);
   double root_bytes(const Node& whole, const Node& parts);
-  Move exchange_move(const Node& before, const Node& after, size_t a, size_t tail, size_t b);
+  Edge exchange_move(const Node& before, const Node& after, size_t a, size_t tail, size_t b);
 
   Mesh mesh_;
   Dims shape_;
@@ -121,7 +121,7 @@ class Graph {
   uint32_t same_at_axes_ = 0;  // whose At is the source's too
   std::optional<ReduceOp> source_op_, target_op_;
   enum class Order : uint8_t { any, last_first, at_once } order_ = Order::any;
-  std::map<std::tuple<int, int, double>, Move>
+  std::map<std::tuple<int, int, double>, Edge>
       exchanges_;  // priced so far: lists before and after, and what is the same
   double element_bytes_;
   double base_us_, exchange_base_us_;

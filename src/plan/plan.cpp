@@ -6,6 +6,7 @@
 
 #include <tessera/error.hpp>
 
+#include "collective/moves.hpp"
 #include "layout/text.hpp"
 #include "plan/search.hpp"
 
@@ -151,9 +152,6 @@ struct Plan::State {
 };
 
 namespace {
-
-// Up to here one round, in which every rank reads every term, beats two rounds and the wait between them.
-constexpr int64_t kOneRoundBytes = 8192;
 
 // Where the sums of an all_reduce stand between its two halves; none: it has but one.
 std::optional<Layout> halfway(const Step& step, const Dims& shape, DType dtype) {

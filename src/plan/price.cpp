@@ -96,11 +96,11 @@ double Graph::root_bytes(const Node& whole, const Node& parts) {
 
 // An all-to-all within groups. Every rank has a latency for each other rank of its group at the slowest axis on which they
 // differ, and the bytes of the busiest by axis.
-Move Graph::exchange_move(const Node& before, const Node& after, size_t a, size_t tail, size_t b) {
+Edge Graph::exchange_move(const Node& before, const Node& after, size_t a, size_t tail, size_t b) {
   const int from = before.list[a], to = after.list[b];
   double same = element_bytes_;
   for (size_t d = 0; d < shape_.size(); ++d) same *= d == a || d == b ? 1 : lists_[before.list[d]].largest;
-  Move& known = exchanges_[{from, to, same}];
+  Edge& known = exchanges_[{from, to, same}];
   if (known.axes != 0) return known;
 
   const auto& axes = lists_[from].axes;

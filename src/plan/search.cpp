@@ -8,8 +8,6 @@
 namespace tessera {
 namespace {
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
-
 // No number of bytes goes faster than at this many µs a byte.
 double least_slope(const Curve& curve) {
   double slope = kNever;
@@ -195,15 +193,15 @@ void Search::expand(int number) {
   const Node node = visits_[static_cast<size_t>(number)].node;
   const int here = visits_[static_cast<size_t>(number)].graph;
   graph(here).for_each_step(node,
-                            [&](const Node& next, const Move& move) { relax(number, visit_of(here, next), move); });
+                            [&](const Node& next, const Edge& edge) { relax(number, visit_of(here, next), edge); });
   if (visits_[static_cast<size_t>(number)].parent >= 0) queue_exchange_in(number);
 }
 
-void Search::relax(int parent, int next, const Move& move) {
+void Search::relax(int parent, int next, const Edge& edge) {
   const Visit& before = visits_[static_cast<size_t>(parent)];
   Visit& after = visits_[static_cast<size_t>(next)];
   if (after.done || next == parent) return;
-  double cost = before.cost + move.us;
+  double cost = before.cost + edge.us;
   if (mode_ == Mode::peak) cost = std::max(before.cost, peak(parent, next));
   const int steps = before.steps + 1;
   if (mode_ == Mode::cost && next != target_ && !below(cost + after.ahead, best())) return;
@@ -215,7 +213,7 @@ void Search::relax(int parent, int next, const Move& move) {
   after.cost = cost;
   after.steps = steps;
   after.parent = parent;
-  after.move = move;
+  after.edge = edge;
   queue_.push({cost + after.ahead, steps, Item::visit, next});
 }
 
@@ -266,15 +264,15 @@ void Search::bound_closer(const Queued& item, int from, int to) {
 
 void Search::take_exchange(int from, int to) {
   if (visits_[static_cast<size_t>(to)].done) return;
-  Move move{StepKind::direct, 0, 0, 0};
+  Edge edge{StepKind::direct, 0, 0, 0};
   if (mode_ == Mode::cost) {
     const double limit = std::min(visits_[static_cast<size_t>(to)].cost, visits_[static_cast<size_t>(target_)].cost);
     const PricedExchange priced = price(from, to, limit - visits_[static_cast<size_t>(from)].cost);
     if (priced.us == kNever) return;
-    move.us = priced.us;
-    move.bytes = priced.bytes;
+    edge.us = priced.us;
+    edge.bytes = priced.bytes;
   }
-  relax(from, to, move);
+  relax(from, to, edge);
 }
 
 // What the box of one place shares with that of another.
@@ -400,12 +398,12 @@ std::vector<Step> Search::steps_to(int number) {
     const Visit& after = visits_[static_cast<size_t>(number)];
     const Visit& before = visits_[static_cast<size_t>(after.parent)];
     Step step;
-    step.kind = after.move.kind;
-    step.axes = graph(after.graph).mesh_axes(after.move.axes);
+    step.kind = after.edge.kind;
+    step.axes = graph(after.graph).mesh_axes(after.edge.axes);
     step.before = graph(before.graph).layout_of(before.node);
     step.after = graph(after.graph).layout_of(after.node);
-    step.cost_us = after.move.us;
-    step.bytes = std::llround(after.move.bytes);
+    step.cost_us = after.edge.us;
+    step.bytes = std::llround(after.edge.bytes);
     step.peak_bytes = std::llround(peak(after.parent, number));
     steps.push_back(std::move(step));
     number = after.parent;

@@ -24,7 +24,7 @@ class Search {
     Node node;
     int graph = 0;
     int parent = -1;
-    Move move = {};
+    Edge edge = {};
     double cost = std::numeric_limits<double>::infinity();
     double ahead = 0;  // the target is no cheaper than this from here
     int steps = 0;
@@ -59,7 +59,7 @@ class Search {
   double best() const { return visits_[static_cast<size_t>(target_)].cost; }
   void run(Mode mode);
   void expand(int number);
-  void relax(int parent, int next, const Move& move);
+  void relax(int parent, int next, const Edge& edge);
   void queue_exchanges_out();
   void queue_exchange_in(int number);
   void bound_closer(const Queued& item, int from, int to);

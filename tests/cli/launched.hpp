@@ -10,6 +10,8 @@
 
 namespace tessera::testing_support {
 
+inline const char* const kForever = "while :; do sleep 0.02; done";  // in bash
+
 struct Ending {
   std::string output, errors;
   int code = -1;  // -1: killed by `signal`

@@ -13,8 +13,6 @@
 namespace tessera::testing_support {
 namespace {
 
-const char* const kForever = "while :; do sleep 0.02; done";
-
 TEST(RunSignals, ArePassedOn) {
   for (const auto& [name, number] : {std::pair{"INT", SIGINT},
                                      {"TERM", SIGTERM},

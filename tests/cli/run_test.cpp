@@ -22,8 +22,6 @@ std::string until_gone(const std::string& file) {
          ") 2>/dev/null; do sleep 0.01; done; ";
 }
 
-const char* const kForever = "while :; do sleep 0.02; done";
-
 TEST(Run, ReturnsWhatTheFailedRankReturned) {
   struct Case {
     const char* end;

@@ -8,6 +8,8 @@
 
 namespace tessera::testing_support {
 
+inline const Dims kShape = {2, 3, 4};  // but for the extent of the case
+
 struct Case {
   Sizes sizes;  // of every rank, along dim
   int64_t dim;  // negative ones too

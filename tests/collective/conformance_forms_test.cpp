@@ -10,8 +10,6 @@ namespace {
 class FormConformance : public Conformance {};
 INSTANTIATE_TEST_SUITE_P(Transports, FormConformance, everywhere(), name_of);
 
-const Dims kShape = {2, 3, 4};
-
 // A gather of each case, and the check of its result.
 struct GatherOf {
   Case c;

@@ -7,8 +7,6 @@
 namespace tessera::testing_support {
 namespace {
 
-const Dims kShape = {2, 3, 4};
-
 class GatherConformance : public Conformance {};
 INSTANTIATE_TEST_SUITE_P(Transports, GatherConformance, everywhere(), name_of);
 

@@ -7,8 +7,6 @@
 namespace tessera::testing_support {
 namespace {
 
-const Dims kShape = {2, 3, 4};
-
 Reduction reduction_for(size_t i, DType dtype) {
   const size_t count = std::size(kReduceOps);
   while (!reducible(kReduceOps[i % count], dtype)) ++i;

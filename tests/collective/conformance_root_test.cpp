@@ -7,8 +7,6 @@
 namespace tessera::testing_support {
 namespace {
 
-const Dims kShape = {2, 3, 4};
-
 class RootConformance : public Conformance {};
 INSTANTIATE_TEST_SUITE_P(Transports, RootConformance, everywhere(), name_of);
 

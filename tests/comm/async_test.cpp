@@ -11,8 +11,6 @@
 namespace tessera::test {
 namespace {
 
-Tensor number(int64_t value, int64_t count = 1) { return Tensor::full(DType::i64, {count}, value); }
-
 // Holds rank 0 back before it announces call `held`, until let go.
 class Gate {
  public:

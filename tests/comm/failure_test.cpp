@@ -10,8 +10,6 @@ namespace tessera::test {
 namespace {
 
 // Long enough that a rank of a loaded machine comes in time, where it tries to.
-constexpr milliseconds kShort(400);
-
 // Rank 1 does `ending`; the others wait for it in a call.
 struct Ended {
   Thrown run;

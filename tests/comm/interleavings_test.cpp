@@ -14,8 +14,6 @@ namespace {
 
 using Random = std::mt19937_64;
 
-constexpr DType i64 = DType::i64;
-
 uint64_t mix(uint64_t value) {  // splitmix64: neighbours give unrelated numbers
   value += 0x9e3779b97f4a7c15u;
   value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -56,7 +54,9 @@ int64_t sum_of(uint64_t salt, int ranks) {
   for (int r = 0; r < ranks; ++r) sum += value_of(salt, r);
   return sum;
 }
-Tensor filled(uint64_t salt, int rank, int64_t count) { return Tensor::full(i64, {count}, value_of(salt, rank)); }
+Tensor filled(uint64_t salt, int rank, int64_t count) {
+  return Tensor::full(DType::i64, {count}, value_of(salt, rank));
+}
 
 void check_gather(Comm& comm, uint64_t salt, const Gathered& got) {
   int64_t at = 0;
@@ -131,7 +131,7 @@ void split_in_two(Comm& comm, uint64_t salt) {
 
 void disagree(Comm& comm, uint64_t salt) {
   const int odd = static_cast<int>(salt % static_cast<uint64_t>(comm.size()));
-  const Tensor x = Tensor::full(i64, {2, comm.rank() == odd ? 3 : 2}, 0);
+  const Tensor x = Tensor::full(DType::i64, {2, comm.rank() == odd ? 3 : 2}, 0);
   const Thrown thrown = thrown_by([&] { all_gather(comm, x); });
   if (thrown.type == "MismatchError") return;
   throw AbortedError(thrown.text);  // the run was spoilt before: whoever expected none sees it

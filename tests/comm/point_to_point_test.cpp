@@ -9,10 +9,6 @@
 namespace tessera::test {
 namespace {
 
-constexpr DType i64 = DType::i64;
-
-Tensor number(int64_t value, int64_t count = 1) { return Tensor::full(i64, {count}, value); }
-
 TEST(SendRecv, InEitherOrder) {
   run(2, [](Comm& comm) {
     for (int64_t i = 0; i < 20; ++i) {
@@ -86,13 +82,13 @@ TEST(SendRecv, IntoTheCallersMemoryWithAnyStrides) {
   run(2, [](Comm& comm) {
     const auto value = [](std::span<const int64_t> at) { return 10 * at[0] + at[1]; };
     if (comm.rank() == 0) {
-      send(comm, Tensor::generate(i64, {3, 2}, value).transpose(0, 1), 1);
-      send(comm, Tensor::empty(i64, {0, 4}), 1);
-      send(comm, Tensor::full(i64, {}, 6), 1);
+      send(comm, Tensor::generate(DType::i64, {3, 2}, value).transpose(0, 1), 1);
+      send(comm, Tensor::empty(DType::i64, {0, 4}), 1);
+      send(comm, Tensor::full(DType::i64, {}, 6), 1);
     } else {
-      const Tensor wide = Tensor::zeros(i64, {2, 5});
+      const Tensor wide = Tensor::zeros(DType::i64, {2, 5});
       const auto got = recv(comm, 0, 0, wide.narrow(1, 1, 3));
-      EXPECT_TRUE(got.tensor.equals(Tensor::generate(i64, {3, 2}, value).transpose(0, 1).clone()));
+      EXPECT_TRUE(got.tensor.equals(Tensor::generate(DType::i64, {3, 2}, value).transpose(0, 1).clone()));
       EXPECT_EQ(wide.at<int64_t>(1, 3), 21);
       EXPECT_EQ(wide.at<int64_t>(1, 0) + wide.at<int64_t>(1, 4), 0);
       EXPECT_EQ(recv(comm, 0).tensor.shape(), (Dims{0, 4}));

@@ -9,8 +9,6 @@
 namespace tessera::test {
 namespace {
 
-constexpr milliseconds kShort(400);
-
 // With timeouts of minutes: a test that waits for a rank that left would not come out.
 TEST(Shrink, DoesNotWaitForRanksThatLeft) {
   const Thrown all = thrown_by([] {

@@ -9,19 +9,19 @@
 namespace tessera::testing_support {
 namespace {
 
-struct Overlap {
+struct Piece {
   int rank;
   Box box;
 };
 
-std::vector<Overlap> sources(const AxisLayout& from, const AxisLayout& to, int rank) {
-  std::vector<Overlap> list;
+std::vector<Piece> sources(const AxisLayout& from, const AxisLayout& to, int rank) {
+  std::vector<Piece> list;
   for_each_source(from, to, rank, [&](int peer, const Box& box) { list.push_back({peer, box}); });
   return list;
 }
 
-std::vector<Overlap> destinations(const AxisLayout& from, const AxisLayout& to, int rank) {
-  std::vector<Overlap> list;
+std::vector<Piece> destinations(const AxisLayout& from, const AxisLayout& to, int rank) {
+  std::vector<Piece> list;
   for_each_destination(from, to, rank, [&](int peer, const Box& box) { list.push_back({peer, box}); });
   return list;
 }
@@ -47,9 +47,9 @@ AxisPlacement pick_placement(const Cut& c) {
 bool inside(const Box& inner, const Box& outer) { return intersect(inner, outer) == inner; }
 
 // How often each element of a box is covered.
-std::map<std::vector<int64_t>, int> coverage(const std::vector<Overlap>& parts) {
+std::map<std::vector<int64_t>, int> coverage(const std::vector<Piece>& parts) {
   std::map<std::vector<int64_t>, int> counts;
-  for (const Overlap& part : parts) {
+  for (const Piece& part : parts) {
     Dims index = part.box.offset;
     while (true) {
       ++counts[{index.begin(), index.end()}];
@@ -64,20 +64,20 @@ std::map<std::vector<int64_t>, int> coverage(const std::vector<Overlap>& parts) 
 RC_GTEST_PROP(Layouts, SourcesAndDestinationsMirrorEachOther, ()) {
   const Cut c = pick_cut();
   const AxisLayout from(c.shape, pick_placement(c), c.ranks), to(c.shape, pick_placement(c), c.ranks);
-  std::vector<std::vector<Overlap>> given(static_cast<size_t>(c.ranks));
+  std::vector<std::vector<Piece>> given(static_cast<size_t>(c.ranks));
   for (int r = 0; r < c.ranks; ++r) given[static_cast<size_t>(r)] = destinations(from, to, r);
   size_t taken = 0, sent = 0;
   for (const auto& list : given) sent += list.size();
   for (int r = 0; r < c.ranks; ++r) {
     int last = -1;
-    for (const Overlap& part : sources(from, to, r)) {
+    for (const Piece& part : sources(from, to, r)) {
       RC_ASSERT(part.rank > last);  // in the order of ranks
       last = part.rank;
       RC_ASSERT(!part.box.empty());
       RC_ASSERT(inside(part.box, to.box(r)) && inside(part.box, from.box(part.rank)));
       const auto& theirs = given[static_cast<size_t>(part.rank)];
       RC_ASSERT(std::count_if(theirs.begin(), theirs.end(),
-                              [&](const Overlap& o) { return o.rank == r && o.box == part.box; }) == 1);
+                              [&](const Piece& o) { return o.rank == r && o.box == part.box; }) == 1);
       ++taken;
     }
   }

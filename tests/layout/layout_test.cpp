@@ -5,20 +5,12 @@
 #include <tessera/error.hpp>
 
 #include "layout/random_layout.hpp"
+#include "support/refusal.hpp"
 
 namespace tessera::testing_support {
 namespace {
 
 const Mesh kMesh({{"dp", 2}, {"tp", 2}});
-
-std::string refusal(const std::function<void()>& fn) {
-  try {
-    fn();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "accepted";
-}
 
 Sizes extents(const Layout& layout, const Dims& shape, size_t dim) {
   Sizes sizes;

@@ -5,18 +5,10 @@
 #include <tessera/error.hpp>
 
 #include "layout/random_layout.hpp"
+#include "support/refusal.hpp"
 
 namespace tessera::testing_support {
 namespace {
-
-std::string refusal(const std::function<void()>& fn) {
-  try {
-    fn();
-  } catch (const ShapeError& error) {
-    return error.what();
-  }
-  return "accepted";
-}
 
 TEST(Mesh, NumbersRanksRowMajor) {
   const Mesh mesh({{"dp", 2}, {"tp", 4}});
@@ -48,9 +40,11 @@ TEST(Mesh, SubmeshHasTheRanksAlongItsAxes) {
   EXPECT_EQ(mesh.submesh({"tp"}, 7), Mesh({{"tp", 3}}, {7, 9, 11}));
   EXPECT_EQ(mesh.submesh({"pp", "dp"}, 2), Mesh({{"pp", 2}, {"dp", 2}}, {2, 8, 3, 9}));
   EXPECT_EQ(mesh.submesh({}, 5), Mesh({}, {5}));
-  EXPECT_NE(refusal([&] { mesh.submesh({"tp"}, 12); }).find("rank 12 is not in the mesh"), std::string::npos);
-  EXPECT_NE(refusal([&] { mesh.submesh({"xp"}, 0); }).find("has no axis xp: it has dp, tp, pp"), std::string::npos);
-  EXPECT_NE(refusal([&] { mesh.submesh({"tp", "tp"}, 0); }).find("tp"), std::string::npos);
+  EXPECT_NE(refusal<ShapeError>([&] { mesh.submesh({"tp"}, 12); }).find("rank 12 is not in the mesh"),
+            std::string::npos);
+  EXPECT_NE(refusal<ShapeError>([&] { mesh.submesh({"xp"}, 0); }).find("has no axis xp: it has dp, tp, pp"),
+            std::string::npos);
+  EXPECT_NE(refusal<ShapeError>([&] { mesh.submesh({"tp", "tp"}, 0); }).find("tp"), std::string::npos);
 }
 
 TEST(Mesh, ReadsItsText) {
@@ -61,7 +55,7 @@ TEST(Mesh, ReadsItsText) {
 }
 
 TEST(Mesh, RefusesWhatIsNoMesh) {
-  const auto parse = [](const char* text) { return refusal([&] { Mesh::parse(text); }); };
+  const auto parse = [](const char* text) { return refusal<ShapeError>([&] { Mesh::parse(text); }); };
   EXPECT_NE(parse("dp").find("write name=size"), std::string::npos);
   EXPECT_NE(parse("dp=x").find("write name=size"), std::string::npos);
   EXPECT_NE(parse("dp=0").find("mesh axis dp has the size 0"), std::string::npos);
@@ -72,8 +66,8 @@ TEST(Mesh, RefusesWhatIsNoMesh) {
   EXPECT_NE(parse("dp=2@0,0").find("rank 0 twice"), std::string::npos);
   EXPECT_NE(parse("dp=2@4-3").find("neither a rank nor a range"), std::string::npos);
   EXPECT_NE(parse("dp=2@-1,0").find("neither a rank nor a range"), std::string::npos);
-  EXPECT_NE(refusal([] { Mesh({{"a", 2}}, {0, -3}); }).find("ranks begin at 0"), std::string::npos);
-  EXPECT_NE(refusal([] { Mesh({{"a", 1 << 20}, {"b", 1 << 20}}); }).find("too large"), std::string::npos);
+  EXPECT_NE(refusal<ShapeError>([] { Mesh({{"a", 2}}, {0, -3}); }).find("ranks begin at 0"), std::string::npos);
+  EXPECT_NE(refusal<ShapeError>([] { Mesh({{"a", 1 << 20}, {"b", 1 << 20}}); }).find("too large"), std::string::npos);
 }
 
 RC_GTEST_PROP(MeshProperty, TextAndCoordinatesComeBack, ()) {

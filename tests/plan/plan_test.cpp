@@ -5,6 +5,7 @@
 #include <tessera/error.hpp>
 
 #include "plan/simulate.hpp"
+#include "support/refusal.hpp"
 
 namespace tessera::testing_support {
 namespace {
@@ -20,15 +21,6 @@ std::vector<std::string> kinds(const Plan& plan) {
   return list;
 }
 using Kinds = std::vector<std::string>;
-
-std::string refusal(const std::function<void()>& fn) {
-  try {
-    fn();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "accepted";
-}
 
 const Mesh kMesh({{"dp", 2}, {"tp", 4}});
 

@@ -18,6 +18,10 @@ namespace tessera::test {
 
 using std::chrono::milliseconds;
 
+inline constexpr milliseconds kShort(400);  // a timeout that is to run out
+
+inline Tensor number(int64_t value, int64_t count = 1) { return Tensor::full(DType::i64, {count}, value); }
+
 struct Thrown {
   std::string type = "nothing";
   std::string text;

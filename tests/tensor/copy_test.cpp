@@ -12,7 +12,7 @@
 namespace tessera {
 namespace {
 
-constexpr int64_t kAlwaysStream = int64_t{1} << 40;
+constexpr int64_t kStreamedCopy = int64_t{1} << 40;
 constexpr int64_t kGuard = 128;
 
 DType dtype_of_size(int64_t bytes) {
@@ -120,7 +120,7 @@ TEST(Copy, AnyStridesAndAlignment) {
     const auto to_shift = *rc::gen::inRange<int64_t>(0, 64), from_shift = *rc::gen::inRange<int64_t>(0, 64);
     for (int64_t size : {1, 2, 4, 8, 16}) {
       RC_ASSERT(copies(shape, size, to, from, to_shift, from_shift, 0));
-      RC_ASSERT(copies(shape, size, to, from, to_shift, from_shift, kAlwaysStream));
+      RC_ASSERT(copies(shape, size, to, from, to_shift, from_shift, kStreamedCopy));
     }
   }));
 }
@@ -129,7 +129,7 @@ TEST(Copy, RowsOfEveryLength) {
   for (int64_t row = 1; row < 600; row += row < 300 ? 1 : 37) {
     const Dims shape{5, row};
     const Strides padded = strides_of(shape, {1, 0}, {2, 1}), dense = strides_of(shape, {1, 0}, {1, 1});
-    for (int64_t total : {int64_t{0}, kAlwaysStream}) {
+    for (int64_t total : {int64_t{0}, kStreamedCopy}) {
       ASSERT_TRUE(copies(shape, 1, dense, padded, row % 64, 3, total)) << row;
       ASSERT_TRUE(copies(shape, 1, padded, dense, 0, row % 7, total)) << row;
       ASSERT_TRUE(copies({row}, 1, {Dims{1}, 0, row}, {Dims{1}, 0, row}, row % 13, 5, total)) << row;
@@ -148,7 +148,7 @@ TEST(Copy, TransposesOfEveryWidthOnEveryInstructionSet) {
           const Strides to = strides_of(shape, {1, 0}, {1, 1}), from = strides_of(shape, {0, 1}, {1, 1});
           const int64_t shift = rows % 2 == 0 ? 0 : 5;
           ASSERT_TRUE(copies(shape, size, to, from, shift, columns % 3, 0)) << rows << " x " << columns;
-          ASSERT_TRUE(copies(shape, size, to, from, shift, columns % 3, kAlwaysStream)) << rows << " x " << columns;
+          ASSERT_TRUE(copies(shape, size, to, from, shift, columns % 3, kStreamedCopy)) << rows << " x " << columns;
         }
       }
     }
@@ -164,7 +164,7 @@ TEST(Copy, TransposesAmongOtherDimensions) {
     for (const std::vector<size_t>& order :
          std::vector<std::vector<size_t>>{{1, 0, 2, 3}, {0, 3, 1, 2}, {2, 1, 3, 0}}) {
       EXPECT_TRUE(copies(shape, size, to, strides_of(shape, order, {1, 1, 1, 1}), 0, 1, 0));
-      EXPECT_TRUE(copies(shape, size, to, strides_of(shape, order, {1, 1, 2, -1}), 0, 0, kAlwaysStream));
+      EXPECT_TRUE(copies(shape, size, to, strides_of(shape, order, {1, 1, 2, -1}), 0, 0, kStreamedCopy));
     }
   }
 }
@@ -172,9 +172,9 @@ TEST(Copy, TransposesAmongOtherDimensions) {
 TEST(Copy, OneElementAndNone) {
   for (int64_t size : {1, 2, 4, 8, 16}) {
     EXPECT_TRUE(copies({}, size, {}, {}, 1, 2, 0));
-    EXPECT_TRUE(copies({}, size, {}, {}, 1, 2, kAlwaysStream));
+    EXPECT_TRUE(copies({}, size, {}, {}, 1, 2, kStreamedCopy));
     EXPECT_TRUE(copies({0}, size, {Dims{1}}, {Dims{1}}, 1, 2, 0));
-    EXPECT_TRUE(copies({5, 0, 3}, size, {Dims{3, 3, 1}}, {Dims{3, 3, 1}}, 1, 2, kAlwaysStream));
+    EXPECT_TRUE(copies({5, 0, 3}, size, {Dims{3, 3, 1}}, {Dims{3, 3, 1}}, 1, 2, kStreamedCopy));
   }
 }
 

@@ -7,18 +7,10 @@
 
 #include <tessera/error.hpp>
 
+#include "support/refusal.hpp"
+
 namespace tessera {
 namespace {
-
-template <class Fn>
-std::string shape_error(Fn fn) {
-  try {
-    fn();
-  } catch (const ShapeError& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 TEST(Dims, KeepsWhatItIsGiven) {
   Dims dims{4, 5};
@@ -35,7 +27,7 @@ TEST(Dims, KeepsWhatItIsGiven) {
 
 TEST(Dims, RefusesTooMany) {
   EXPECT_NO_THROW(Dims::filled(kMaxDims, 1));
-  EXPECT_EQ(shape_error([] { Dims::filled(kMaxDims + 1, 1); }),
+  EXPECT_EQ(testing_support::refusal<ShapeError>([] { Dims::filled(kMaxDims + 1, 1); }),
             "a tensor of 13 dimensions is too deep: tessera takes at most 12");
   EXPECT_THROW(Dims(Sizes(20, 1)), ShapeError);
 }
@@ -49,9 +41,15 @@ TEST(Volume, MultipliesExtents) {
 
 TEST(Volume, RefusesNegativeAndTooLarge) {
   const int64_t huge = int64_t{1} << 40;
-  EXPECT_EQ(shape_error([] { volume(Dims{3, -1}); }), "the shape [3, -1] has a negative extent");
-  EXPECT_EQ(shape_error([] { volume(Dims{0, -1}); }), "the shape [0, -1] has a negative extent");
-  EXPECT_EQ(shape_error([&] {
+  EXPECT_EQ(testing_support::refusal<ShapeError>([] {
+              volume(Dims{3, -1});
+            }),
+            "the shape [3, -1] has a negative extent");
+  EXPECT_EQ(testing_support::refusal<ShapeError>([] {
+              volume(Dims{0, -1});
+            }),
+            "the shape [0, -1] has a negative extent");
+  EXPECT_EQ(testing_support::refusal<ShapeError>([&] {
               volume(Dims{huge, huge});
             }),
             "the shape [1099511627776, 1099511627776] has more than 2^63 - 1 elements");
@@ -74,11 +72,11 @@ TEST(NormalizeDim, CountsFromBothEnds) {
 }
 
 TEST(NormalizeDim, SaysWhatWouldDo) {
-  EXPECT_EQ(shape_error([] { normalize_dim(7, 2); }),
+  EXPECT_EQ(testing_support::refusal<ShapeError>([] { normalize_dim(7, 2); }),
             "dim 7 is out of range for a tensor of 2 dimensions: use -2 to 1");
-  EXPECT_EQ(shape_error([] { normalize_dim(-2, 1, "gather_dim"); }),
+  EXPECT_EQ(testing_support::refusal<ShapeError>([] { normalize_dim(-2, 1, "gather_dim"); }),
             "gather_dim -2 is out of range for a tensor of 1 dimension: use -1 to 0");
-  EXPECT_EQ(shape_error([] { normalize_dim(0, 0); }),
+  EXPECT_EQ(testing_support::refusal<ShapeError>([] { normalize_dim(0, 0); }),
             "dim 0 is out of range: a tensor of 0 dimensions has none to name");
 }
 

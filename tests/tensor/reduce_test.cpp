@@ -15,7 +15,7 @@
 namespace tessera {
 namespace {
 
-constexpr int64_t kAlwaysStream = int64_t{1} << 40;
+constexpr int64_t kStreamedSum = int64_t{1} << 40;
 using testing_support::Accumulator;
 using testing_support::kReduceOps;
 using testing_support::reducible;
@@ -123,7 +123,7 @@ TEST_P(Reduce, IsTheTreeOfItsDefinitionOnEveryInstructionSet) {
         };
         on_every_target([&](const char* target) {
           for (int64_t length = 0; length <= 70; ++length) check(length, 0, target);
-          check(1000, kAlwaysStream, target);
+          check(1000, kStreamedSum, target);
           check(kMost, 0, target);
         });
         if (testing::Test::HasFatalFailure()) return;
@@ -180,7 +180,7 @@ TEST_P(Reduce, StridedOperands) {
     for (const Operand& operand : operands) terms.push_back(operand.view);
     const std::vector<ConstView> const_terms(terms.begin(), terms.end());
     for (const Dims& strides : {row_major_strides, padded, transposed, sparse}) {
-      for (int64_t total_bytes : {int64_t{0}, kAlwaysStream}) {
+      for (int64_t total_bytes : {int64_t{0}, kStreamedSum}) {
         Operand out(dtype, shape, strides, 0, room, 9);
         reduce_boxes(out.view, const_terms, ReduceOp::sum, total_bytes);
         visit(dtype, [&]<class T>(std::type_identity<T>) { expect_defined<T>(out.view, terms, ReduceOp::sum); });
@@ -194,7 +194,7 @@ TEST_P(Reduce, IntoOneOfItsTermsUnaligned) {
   for (const Dims& strides : {Dims{50, 1}, Dims{60, 1}, Dims{1, 60}}) {
     for (size_t n : {1, 2, 3, 5, 11}) {
       for (size_t target : {size_t{0}, n / 2, n - 1}) {
-        for (int64_t total_bytes : {int64_t{0}, kAlwaysStream}) {
+        for (int64_t total_bytes : {int64_t{0}, kStreamedSum}) {
           std::vector<std::vector<std::byte>> memory, before;
           std::vector<View> terms;
           for (size_t k = 0; k < n; ++k) {

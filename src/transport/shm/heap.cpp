@@ -19,7 +19,6 @@
 namespace tessera::shm {
 namespace {
 
-constexpr size_t kPage = 4096;
 constexpr size_t kPopulate = size_t{256} << 10;  // from here on one call maps fresh pages faster than faults do
 
 size_t class_of(size_t bytes) { return bytes <= 128 ? 0 : static_cast<size_t>(std::bit_width((bytes - 1) / 128)); }

@@ -14,7 +14,7 @@
 namespace tessera::shm {
 namespace {
 
-constexpr Deadline kNever = Deadline::max();
+constexpr Deadline kNoDeadline = Deadline::max();
 
 // Which envelopes of this process's outbox are in use: several communicators share it.
 struct Sending {
@@ -222,7 +222,7 @@ void Mail::start_thread() {
         std::lock_guard lock(guard_);
         return pending_.empty();
       };
-      postal_.world->await(kNever, [&] {
+      postal_.world->await(kNoDeadline, [&] {
         progress();
         return stopping_ || idle();
       });

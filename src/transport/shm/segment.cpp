@@ -26,9 +26,8 @@ namespace tessera::shm {
 namespace {
 
 constexpr uint64_t kMagic = 0x3161726573736574;  // "tessera1", read as a little-endian word
-constexpr size_t kPage = 4096;
-constexpr size_t kArenaUnit = size_t{1} << 21;  // arenas start where huge pages can
-constexpr size_t kMostBytes = size_t{1} << 44;  // of address space that one communicator may take
+constexpr size_t kArenaUnit = size_t{1} << 21;   // arenas start where huge pages can
+constexpr size_t kMostBytes = size_t{1} << 44;   // of address space that one communicator may take
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 struct Header {
@@ -39,11 +38,11 @@ struct Header {
   uint64_t launcher_started = 0;
 };
 
-size_t rounded(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
-size_t places_at() { return rounded(sizeof(Header), kPage); }
-size_t reads_at(size_t ranks) { return places_at() + rounded(ranks * sizeof(Place), kPage); }
-size_t board_at(size_t ranks) { return reads_at(ranks) + rounded(ranks * ranks, kPage); }
-size_t arenas_at(size_t ranks) { return rounded(board_at(ranks) + Board::bytes(static_cast<int>(ranks)), kArenaUnit); }
+size_t whole(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+size_t places_at() { return whole(sizeof(Header), kPage); }
+size_t reads_at(size_t ranks) { return places_at() + whole(ranks * sizeof(Place), kPage); }
+size_t board_at(size_t ranks) { return reads_at(ranks) + whole(ranks * ranks, kPage); }
+size_t arenas_at(size_t ranks) { return whole(board_at(ranks) + Board::bytes(static_cast<int>(ranks)), kArenaUnit); }
 
 [[noreturn]] void fail(const std::string& what) { throw Error(fmt::format("shared memory: {}", what)); }
 [[noreturn]] void fail_with_errno(const std::string& what) { fail(fmt::format("{}: {}", what, std::strerror(errno))); }
@@ -78,14 +77,14 @@ std::shared_ptr<Segment> Segment::create(int ranks, int64_t arena_bytes) {
   if (ranks < 1 || ranks > kMaxRanks) fail(fmt::format("{} ranks; 1 to {} work", ranks, kMaxRanks));
   if (arena_bytes < 0) fail(fmt::format("a heap of {} bytes is not positive", arena_bytes));
   const auto n = static_cast<size_t>(ranks);
-  size_t each = rounded(static_cast<size_t>(arena_bytes > 0 ? arena_bytes : memory_limit().total_bytes), kArenaUnit);
+  size_t each = whole(static_cast<size_t>(arena_bytes > 0 ? arena_bytes : memory_limit().total_bytes), kArenaUnit);
   each = std::min(each, kMostBytes / n / kArenaUnit * kArenaUnit);
   Guard file{memfd_create("tessera", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
   if (file.descriptor < 0) fail_with_errno("memfd_create");
   // A limit on the size of files or of the address space (ulimit -f, -v) may leave room for less.
   std::byte* base = nullptr;
   size_t bytes = 0;
-  for (; base == nullptr; each = rounded(each / 2, kArenaUnit)) {
+  for (; base == nullptr; each = whole(each / 2, kArenaUnit)) {
     bytes = arenas_at(n) + n * each;
     if (ftruncate(file.descriptor, static_cast<off_t>(bytes)) == 0) base = map(file.descriptor, bytes);
     if (base != nullptr) break;

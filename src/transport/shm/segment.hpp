@@ -16,6 +16,8 @@
 
 namespace tessera::shm {
 
+inline constexpr size_t kPage = 4096;
+
 inline constexpr int kMaxRanks = static_cast<int>(kMostRanks);
 
 // Names one process for good. Its number alone does not: it goes to another process some time after the end.
