@@ -5,15 +5,6 @@
 namespace tessera {
 namespace {
 
-void weigh(CutList& list) {
-  list.largest = 0;
-  list.even = true;
-  for (size_t i = 0; i < list.pieces(); ++i) {
-    list.largest = std::max(list.largest, list.piece(i));
-    list.even = list.even && list.piece(i) == list.piece(0);
-  }
-}
-
 // Keeps those that no other beats in both.
 std::vector<CutList::Group> slowest(std::vector<CutList::Group> all) {
   std::sort(all.begin(), all.end(),
@@ -37,6 +28,22 @@ CutLists::CutLists(const Dims& shape, std::vector<int64_t> axis_sizes) : sizes_(
   }
 }
 
+void CutLists::finish(CutList& list) const {
+  list.largest = 0;
+  list.even = true;
+  list.places.resize(list.pieces() * list.depth());
+  for (size_t i = 0; i < list.pieces(); ++i) {
+    list.largest = std::max(list.largest, list.piece(i));
+    list.even = list.even && list.piece(i) == list.piece(0);
+    size_t number = i;
+    for (size_t k = list.depth(); k-- > 0;) {
+      const auto n = static_cast<size_t>(sizes_[list.axes[k]]);
+      list.places[i * list.depth() + k] = static_cast<int32_t>(number % n);
+      number /= n;
+    }
+  }
+}
+
 int CutLists::add_ragged(size_t dim, int which, std::vector<uint8_t> axes, std::vector<int64_t> offsets) {
   CutList list;
   list.dim = dim;
@@ -44,7 +51,7 @@ int CutLists::add_ragged(size_t dim, int which, std::vector<uint8_t> axes, std::
   list.parent = uncut(dim);
   list.axes = std::move(axes);
   list.offsets = std::move(offsets);
-  weigh(list);
+  finish(list);
   lists_.push_back(std::move(list));
   return static_cast<int>(lists_.size()) - 1;
 }
@@ -71,7 +78,7 @@ int CutLists::extended(int list, uint8_t axis) {
     for (int64_t k = 0; k < n; ++k) inner.offsets.push_back(std::min(begin + k * chunk, end));
   }
   inner.offsets.push_back(outer.offsets.back());
-  weigh(inner);
+  finish(inner);
   const int number = static_cast<int>(lists_.size());
   lists_.push_back(std::move(inner));
   lists_[static_cast<size_t>(list)].child[axis] = number;

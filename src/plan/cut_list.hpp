@@ -21,6 +21,7 @@ struct CutList {
   int parent = -1;                           // of ragged ones the dimension uncut
   std::array<int, kMaxPlanAxes> child = {};  // by axis; 0: not met yet
   std::vector<int64_t> offsets;              // of its pieces
+  std::vector<int32_t> places;               // a coordinate on each of the axes, for each piece
   double largest = 0;                        // piece
   bool even = true;                          // all pieces are as large
 
@@ -53,6 +54,8 @@ class CutLists {
   const std::vector<size_t>& distinct(int list, size_t tail);
 
  private:
+  void finish(CutList& list) const;
+
   std::vector<int64_t> sizes_;
   std::deque<CutList> lists_;  // references to them stay
 };

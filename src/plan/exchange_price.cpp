@@ -16,7 +16,8 @@ std::pair<size_t, size_t> meeting(const CutList& list, int64_t begin, int64_t en
 
 }  // namespace
 
-ExchangePricer::ExchangePricer(Graph& graph, double base_us) : graph_(graph), base_us_(base_us), axes_(graph.axes()) {
+ExchangePricer::ExchangePricer(Graph& graph, double base_us)
+    : graph_(graph), base_us_(base_us), axes_(graph.axes()), by_speed_(graph.by_speed()) {
   for (size_t a = 0; a < axes_; ++a) sizes_.push_back(static_cast<int32_t>(graph.mesh().size(graph.mesh_axis(a))));
 }
 
@@ -106,12 +107,10 @@ void ExchangePricer::pieces(size_t d, double elements, Load& load, bool for_send
   for (size_t k = first; k < behind; ++k) {
     const int64_t shared = std::min(end, dim.from->offsets[k + 1]) - std::max(begin, dim.from->offsets[k]);
     if (shared <= 0) continue;
-    size_t number = k;
     bool own = true;
-    for (size_t i = dim.from->axes.size(); i-- > 0;) {
-      const uint8_t a = dim.from->axes[i];
-      holder_[a] = static_cast<int32_t>(number % static_cast<size_t>(sizes_[a]));
-      number /= static_cast<size_t>(sizes_[a]);
+    const int32_t* place = dim.from->places.data() + k * dim.from->depth();
+    for (const uint8_t a : dim.from->axes) {
+      holder_[a] = *place++;
       own = own && (!kept_[a] || holder_[a] == receiver_[a]);
     }
     if (!own) continue;
@@ -130,18 +129,16 @@ void ExchangePricer::terms(size_t axis, double elements, Load& load, bool for_se
 }
 
 void ExchangePricer::take(double elements, Load& load, bool for_senders) {
-  bool own = true;
-  for (size_t a = 0; a < axes_; ++a) own = own && (replica_[a] || holder_[a] == receiver_[a]);
-  if (own) return;
-  if (turns_ > 1) set_turn();
-  size_t way = 0;
-  int slowness = -1;
-  for (size_t a = 0; a < axes_; ++a) {
-    const int slow = graph_.slowness(graph_.mesh_axis(a));
-    if (holder_[a] == receiver_[a] || slow <= slowness) continue;
-    slowness = slow;
-    way = a;
+  if (turns_ > 1) {
+    bool own = true;
+    for (size_t a = 0; a < axes_; ++a) own = own && (replica_[a] || holder_[a] == receiver_[a]);
+    if (own) return;
+    set_turn();
   }
+  size_t left = axes_;  // of the slowest axes first
+  while (left > 0 && holder_[by_speed_[left - 1]] == receiver_[by_speed_[left - 1]]) --left;
+  if (left == 0) return;
+  const size_t way = by_speed_[left - 1];
   const double latency = graph_.link(way).latency_us;
   load.latency += latency;
   load.bytes[way] += elements;

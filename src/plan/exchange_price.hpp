@@ -55,6 +55,7 @@ class ExchangePricer {
   Graph& graph_;
   double base_us_;
   size_t axes_;
+  const std::vector<uint8_t>& by_speed_;
   std::vector<int32_t> sizes_;
   std::array<Source, kMaxPlanAxes> source_ = {};
   std::array<Target, kMaxPlanAxes> target_ = {};

@@ -41,9 +41,10 @@ class Graph {
   const Mesh& mesh() const { return mesh_; }
   std::vector<size_t> mesh_axes(uint32_t axes) const;
 
-  // Calls fn(const Node& next, const Edge& edge) for every step that leads on.
-  template <class Fn>
-  void for_each_step(const Node& node, Fn&& fn);
+  // Calls fn(const Node& next, const Edge& edge) for every step that leads on. An all-to-all takes long to price: first
+  // admits(next) says whether it can matter.
+  template <class Fn, class Admits>
+  void for_each_step(const Node& node, Fn&& fn, Admits&& admits);
   // Every layout that a direct exchange from the source may lead to.
   template <class Fn>
   void for_each_node(Fn&& fn);
@@ -67,7 +68,7 @@ class Graph {
   const Link& link(size_t axis) const { return links_[axis]; }
   size_t axes() const { return sizes_.size(); }
   size_t mesh_axis(size_t axis) const { return mesh_axes_[axis]; }
-  int slowness(size_t mesh_axis) const { return slowness_[mesh_axis]; }
+  const std::vector<uint8_t>& by_speed() const { return by_speed_; }  // axes, the fastest first
   CutLists& lists() { return lists_; }
   size_t ndim() const { return shape_.size(); }
 
@@ -91,8 +92,8 @@ class Graph {
   void cuts(const Node& node, Fn&& fn);
   template <class Fn>
   void reductions(const Node& node, Fn&& fn);
-  template <class Fn>
-  void exchanges(const Node& node, Fn&& fn);
+  template <class Fn, class Admits>
+  void exchanges(const Node& node, Fn&& fn, Admits&& admits);
   template <class Fn>
   void embeds(const Node& node, Fn&& fn);
 

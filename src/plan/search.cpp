@@ -192,9 +192,19 @@ void Search::run(Mode mode) {
 void Search::expand(int number) {
   const Node node = visits_[static_cast<size_t>(number)].node;
   const int here = visits_[static_cast<size_t>(number)].graph;
-  graph(here).for_each_step(node,
-                            [&](const Node& next, const Edge& edge) { relax(number, visit_of(here, next), edge); });
+  graph(here).for_each_step(
+      node, [&](const Node& next, const Edge& edge) { relax(number, visit_of(here, next), edge); },
+      [&](const Node& next) { return may_improve(number, visit_of(here, next)); });
   if (visits_[static_cast<size_t>(number)].parent >= 0) queue_exchange_in(number);
+}
+
+// Whether an exchange that costs no more than its bound would be a better way there, and there can be on the best way.
+bool Search::may_improve(int parent, int next) {
+  if (mode_ == Mode::peak) return true;
+  const Visit& after = visits_[static_cast<size_t>(next)];
+  if (after.done) return false;
+  const double cost = visits_[static_cast<size_t>(parent)].cost + bound(parent, next);
+  return cost <= after.cost && (next == target_ || below(cost + after.ahead, best()));
 }
 
 void Search::relax(int parent, int next, const Edge& edge) {

@@ -59,6 +59,7 @@ class Search {
   double best() const { return visits_[static_cast<size_t>(target_)].cost; }
   void run(Mode mode);
   void expand(int number);
+  bool may_improve(int parent, int next);
   void relax(int parent, int next, const Edge& edge);
   void queue_exchanges_out();
   void queue_exchange_in(int number);
