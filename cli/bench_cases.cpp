@@ -51,7 +51,19 @@ std::vector<int64_t> cuts(int64_t total, const std::string& skew, int ranks, int
   return list;
 }
 
+// A matrix that is as wide as it is high, or up to twice as wide.
+bench::Case square_of(int64_t size_bytes, int ranks) {
+  bench::Case c{.op = Op::redistribute};
+  const int64_t elements = std::max<int64_t>(size_bytes * ranks / kElement, 1);
+  int64_t rows = 1;
+  while (4 * rows * rows <= elements) rows *= 2;
+  c.across = elements / rows;
+  for (int r = 0; r < ranks; ++r) c.extents.push_back(bench::chunk_of(rows, ranks, r).second);
+  return c;
+}
+
 bench::Case layout_of(Op op, int64_t size_bytes, int64_t dim, const std::string& skew, int ranks) {
+  if (op == Op::redistribute) return square_of(size_bytes, ranks);
   bench::Case c{.op = op, .dim = dim};
   const int64_t row = std::clamp<int64_t>(size_bytes / (4 * kElement), 1, kRowElements);  // at least four rows
   const int64_t rows = std::max<int64_t>(size_bytes / (row * kElement), 1);
@@ -71,13 +83,13 @@ bench::Case layout_of(Op op, int64_t size_bytes, int64_t dim, const std::string&
   return c;
 }
 
-bool has_one_shape(Op op) { return op == Op::all_reduce || op == Op::broadcast; }
+bool has_one_shape(Op op) { return op == Op::all_reduce || op == Op::broadcast || op == Op::redistribute; }
 
 std::vector<std::string> skews_of(const BenchOptions& options, Op op) {
   if (options.skews.empty()) return {has_one_shape(op) ? "even" : "ragged"};
   for (const std::string& skew : options.skews) {
     if (has_one_shape(op) && skew != "even") {
-      throw Error(fmt::format("{} has one shape on all ranks; only --skew even fits", options.op));
+      throw Error(fmt::format("{} is cut evenly on all ranks; only --skew even fits", options.op));
     }
   }
   return options.skews;
@@ -111,7 +123,7 @@ std::string size_text(int64_t bytes) {
 
 int64_t BenchCase::algorithm_bytes() const {
   const int64_t whole = layout.total() * layout.across * kElement;
-  return layout.op == Op::all_to_all ? whole / layout.ranks() : whole;
+  return layout.op == Op::all_to_all || layout.op == Op::redistribute ? whole / layout.ranks() : whole;
 }
 
 double BenchCase::bus_factor() const {

@@ -95,6 +95,7 @@ class MemcpyRank : public bench::Rank {
       case Op::reduce_scatter: reduce(set, out(set)); break;
       case Op::all_reduce: all_reduce(set); break;
       case Op::all_to_all: exchange(set); break;
+      case Op::redistribute: turn(set); break;
       case Op::broadcast:
         if (rank_ != 0) copy(out(set), input(0, set), out_elements_);
     }
@@ -154,6 +155,19 @@ class MemcpyRank : public bench::Rank {
       const Box& box = boxes[static_cast<size_t>(from)];
       copy(to, input(from, set) + (box.row - case_.offset(from)) * case_.across, box.elements());
       to += box.elements();
+    }
+  }
+
+  // Of every rank's rows this rank's columns.
+  void turn(int64_t set) {
+    const Box mine = bench::columns_of(case_, rank_);
+    for (int i = 0; i < ranks_; ++i) {
+      const int from = (rank_ + i) % ranks_;  // not all at the same piece
+      float* to = out(set) + case_.offset(from) * mine.columns;
+      const float* rows = input(from, set) + mine.column;
+      for (int64_t row = 0; row < case_.extent(from); ++row) {
+        copy(to + row * mine.columns, rows + row * case_.across, mine.columns);
+      }
     }
   }
 

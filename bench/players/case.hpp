@@ -4,6 +4,7 @@
 // nothing of MPI, so that each player has only its own library in it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <numeric>
@@ -14,8 +15,9 @@
 
 namespace tessera::bench {
 
-enum class Op { all_gather, reduce_scatter, all_reduce, all_to_all, broadcast };
-inline constexpr const char* kOpNames[] = {"all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast"};
+enum class Op { all_gather, reduce_scatter, all_reduce, all_to_all, broadcast, redistribute };
+inline constexpr const char* kOpNames[] = {"all_gather", "reduce_scatter", "all_reduce",
+                                           "all_to_all", "broadcast",      "redistribute"};
 
 inline const char* name_of(Op op) { return kOpNames[static_cast<size_t>(op)]; }
 
@@ -66,7 +68,7 @@ inline std::vector<int64_t> numbers(const std::string& text) {
 
 // A matrix of float32 that is cut along `dim`: all_gather joins the cuts, reduce_scatter makes them, all_reduce and
 // broadcast have the whole on both sides. all_to_all has rank r's own rows there, and sends counts[r * ranks + q] of
-// them to rank q.
+// them to rank q. redistribute turns cuts of the rows into cuts of the columns, both as torch.chunk makes them.
 struct Case {
   Op op = Op::all_gather;
   int64_t dim = 0;
@@ -116,6 +118,17 @@ inline Box cut_of(const Case& c, int rank) {
                     : Box{0, c.offset(rank), c.across, c.extent(rank)};
 }
 
+// Of `extent` what torch.chunk gives a rank: where it begins, and how much.
+inline std::pair<int64_t, int64_t> chunk_of(int64_t extent, int ranks, int rank) {
+  const int64_t chunk = (extent + ranks - 1) / ranks;
+  const int64_t begin = std::min(extent, chunk * rank);
+  return {begin, std::min(extent, begin + chunk) - begin};
+}
+inline Box columns_of(const Case& c, int rank) {
+  const auto [begin, count] = chunk_of(c.across, c.ranks(), rank);
+  return {0, begin, c.total(), count};
+}
+
 inline Box input_of(const Case& c, int rank) {
   if (c.reduces()) return whole_of(c);
   if (c.op == Op::broadcast) return rank == 0 ? whole_of(c) : Box{};
@@ -125,6 +138,7 @@ inline Box input_of(const Case& c, int rank) {
 // The boxes that lie behind one another in a rank's output.
 inline std::vector<Box> output_of(const Case& c, int rank) {
   if (c.op == Op::reduce_scatter) return {cut_of(c, rank)};
+  if (c.op == Op::redistribute) return {columns_of(c, rank)};
   if (c.op != Op::all_to_all) return {whole_of(c)};
   std::vector<Box> boxes;
   for (int from = 0; from < c.ranks(); ++from) {

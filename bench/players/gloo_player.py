@@ -48,6 +48,23 @@ def exchange_rows(x, rows):
     return out
 
 
+class Redistribution:
+    """Rows to columns, as DTensor does it."""
+
+    def __init__(self, ranks, shape):
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor import DTensor, Shard
+
+        self.mesh, self.shape, self.tensor, self.shard = init_device_mesh("cpu", (ranks,)), shape, DTensor, Shard
+
+    def __call__(self, x):
+        rows = self.tensor.from_local(
+            x, self.mesh, [self.shard(0)], run_check=False, shape=self.shape, stride=(self.shape[1], 1)
+        )
+        out = rows.redistribute(self.mesh, [self.shard(1)]).to_local()
+        return out.wait() if hasattr(out, "wait") else out
+
+
 class Case:
     def __init__(self, words, rank):
         self.op, self.rank = words["op"], rank
@@ -57,6 +74,8 @@ class Case:
         counts = [int(c) for c in words["counts"].split(",") if c]
         self.counts = [counts[r * self.ranks : (r + 1) * self.ranks] for r in range(self.ranks)] if counts else []
         self.reduces = self.op in ("reduce_scatter", "all_reduce")
+        if self.op == "redistribute":
+            self.redistribute = Redistribution(self.ranks, torch.Size((self.total, self.across)))
         self.inputs = [self.input(s) for s in range(self.sets)]
         self.outputs = [None] * self.sets
 
@@ -86,6 +105,9 @@ class Case:
         if self.op == "all_to_all":
             pieces = [self.cut(r, set_).split(self.counts[r])[self.rank] for r in range(n)]
             return torch.cat(pieces)
+        if self.op == "redistribute":
+            chunk = -(-self.across // n)
+            return self.box(0, self.total, set_)[:, self.rank * chunk : (self.rank + 1) * chunk]
         return self.box(0, self.total, set_)
 
     def call(self, number):
@@ -96,6 +118,8 @@ class Case:
             out = gather_ragged(x, self.dim, self.ranks)
         elif self.op == "all_to_all":
             out = exchange_rows(x, self.counts[self.rank])
+        elif self.op == "redistribute":
+            out = self.redistribute(x)
         elif self.op == "broadcast":
             out = x if self.rank == 0 else torch.empty((self.total, self.across))
             dist.broadcast(out, 0)

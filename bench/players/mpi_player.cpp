@@ -39,6 +39,7 @@ class MpiRank : public Rank {
     staging_.resize(c.op == Op::all_gather && c.dim == 1 ? outputs_[0].size() : 0);
     counts_.resize(static_cast<size_t>(ranks_));
     for (int r = 0; r < ranks_; ++r) counts_[static_cast<size_t>(r)] = static_cast<int>(cut_of(c, r).elements());
+    make_types();
   }
 
   void barrier() override { MPI_Barrier(MPI_COMM_WORLD); }
@@ -55,6 +56,7 @@ class MpiRank : public Rank {
         MPI_Allreduce(in.data(), out.data(), static_cast<int>(in.size()), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
         return;
       case Op::all_to_all: return all_to_all(in, out);
+      case Op::redistribute: return turn(in, out);
       case Op::broadcast:
         MPI_Bcast(rank_ == 0 ? in.data() : out.data(), static_cast<int>(out.size()), MPI_FLOAT, 0, MPI_COMM_WORLD);
     }
@@ -102,8 +104,37 @@ class MpiRank : public Rank {
                   running_sum(receives).data(), MPI_FLOAT, MPI_COMM_WORLD);
   }
 
+  // What goes to each rank is a box of the input and lands in one piece: a type for each, made once.
+  void make_types() {
+    for (MPI_Datatype& type : columns_) MPI_Type_free(&type);
+    columns_.clear();
+    if (case_.op != Op::redistribute) return;
+    for (int r = 0; r < ranks_; ++r) {
+      const Box box = columns_of(case_, r);
+      MPI_Type_vector(static_cast<int>(case_.extent(rank_)), static_cast<int>(box.columns),
+                      static_cast<int>(case_.across), MPI_FLOAT, &columns_.emplace_back());
+      MPI_Type_commit(&columns_.back());
+    }
+  }
+
+  void turn(const std::vector<float>& in, std::vector<float>& out) {
+    const std::vector<int> ones(sizes_.size(), 1);
+    const std::vector<MPI_Datatype> floats(sizes_.size(), MPI_FLOAT);
+    std::vector<int> from(sizes_.size()), receives(sizes_.size()), to(sizes_.size());
+    const auto width = static_cast<int>(columns_of(case_, rank_).columns);
+    for (int r = 0; r < ranks_; ++r) {
+      const auto i = static_cast<size_t>(r);
+      from[i] = static_cast<int>(columns_of(case_, r).column * static_cast<int64_t>(sizeof(float)));
+      receives[i] = static_cast<int>(case_.extent(r)) * width;
+      to[i] = static_cast<int>(case_.offset(r)) * width * static_cast<int>(sizeof(float));
+    }
+    MPI_Alltoallw(in.data(), ones.data(), from.data(), columns_.data(), out.data(), receives.data(), to.data(),
+                  floats.data(), MPI_COMM_WORLD);
+  }
+
   int rank_, ranks_;
   Case case_;
+  std::vector<MPI_Datatype> columns_;
   Buffers inputs_, outputs_;
   std::vector<float> staging_;
   std::vector<int64_t> sizes_;

@@ -136,7 +136,8 @@ TEST_P(BenchOp, MeasuresBothAndFindsNothingWrong) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ops, BenchOp,
-                         testing::Values("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast"),
+                         testing::Values("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast",
+                                         "redistribute"),
                          [](const auto& op) { return op.param; });
 
 TEST_F(Bench, MeasuresRanksThatAreProcesses) {
