@@ -65,8 +65,9 @@ int run_plan(const PlanOptionsGiven& given) {
   const PlanReport report =
       make_report(from, to, shape, dtype, topology, {.max_bytes = given.max_bytes}, given.devices_per_host);
   if (!given.html.empty()) {
+    const std::string page = to_html(report);  // before the file is touched
     std::ofstream file(given.html);
-    file << to_html(report);
+    file << page;
     if (!file.flush()) throw Error("cannot write " + given.html);
   }
   fmt::print("{}", given.json ? to_json(report).dump() + "\n" : to_text(report));

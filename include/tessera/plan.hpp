@@ -36,8 +36,10 @@ struct Step {
   std::vector<int64_t> to_dims;    // … after; -1: none
   Layout before, after;
   double cost_us = 0;
-  int64_t bytes = 0;       // that the busiest rank receives or sends
-  int64_t peak_bytes = 0;  // input of the plan, input and output of the step, together, on the rank with most
+  int64_t bytes = 0;  // that the busiest rank receives or sends
+  int64_t peak_bytes =
+      0;  // input of the plan, input and output of the step, together, on the rank with most; of a large
+          // all_reduce the sums between its halves in place of the input
 };
 
 struct PlanOptions {
@@ -79,7 +81,8 @@ class Plan {
   // Error where a pending operation has no linear adjoint, and what plan() throws.
   Plan adjoint(Convention convention = Convention::global) const;
 
-  std::string explain() const;  // a line a step
+  const std::string& text() const;  // "float32 S0 to S1 on x=4 of [8, 6]"; worked out once
+  std::string explain() const;      // a line a step
   std::string to_json() const;
 
  private:
@@ -89,8 +92,9 @@ class Plan {
 
 // The cheapest plan. Exact: no sequence of steps costs less, where between source and target stand chunked shards, the
 // source's and the target's own ragged cuts, replicas and what is pending, a step takes one axis or several, and a direct
-// exchange only leaves the source or enters the target. On one mesh its costs obey the triangle inequality for layouts in
-// between that are chunked or replicated.
+// exchange only leaves the source or enters the target. So on one mesh the way from a to c costs no more than that to b and
+// that from b together, where these, one behind the other, keep to the same: b is chunked or replicated, neither way has a
+// direct exchange at b beside other steps, and nothing is reduced at b that c has pending (but for integers, min and max).
 //
 // A collective is a ring along each of its axes, the slow ones with the fewest bytes: a base latency, a latency a hop, and
 // the bytes of the busiest rank. An exchange has a base latency, a latency a peer at the slowest axis on which it differs,

@@ -17,10 +17,11 @@ namespace tessera {
 //
 // x is this rank's part of plan.from(); the result is its part of plan.to(), in `out` where that is given. Without `out` the
 // result may be x itself, or a view of it, where nothing has to move. Sums have the bits of the one tree, last axis first.
-// Throws, on every rank the same and with nothing moved: ShapeError and DTypeError (a part does not fit its layout; where no
-// step of the plan moves anything, on that rank alone),
+// Throws, on every rank the same and with nothing moved: ShapeError and DTypeError (a part does not fit its layout),
 // MismatchError (the ranks have different plans); and TimeoutError, PeerLostError, AbortedError.
-// Cost: one exchange a step that moves, and each byte once. Gradient: plan.adjoint().
+// Cost: one exchange a step that moves, at least one, and each byte once. Memory: plan.peak_bytes(), with the caller's x and
+// out in it; where out is given and the result is a term among an identity that other ranks fill, or a sum in place of x,
+// the result once more. Gradient: plan.adjoint().
 Tensor redistribute(Comm& comm, const Tensor& x, const Plan& plan, const Tensor& out = {},
                     const Site& site = Site::current());
 // The same by the best plan, in PyTorch's model of a machine. The shape of the whole is found out, with one exchange more.

@@ -260,6 +260,11 @@ void arrange_exchange(const Said& said, const detail::Description& description, 
   check_in_place(said, a, false);
 }
 
+// Of a plan in which nothing moves.
+bool is_nothing_but_agreement(OpCode op, const detail::Description& description) {
+  return op == OpCode::redistribute && description.exchange == nullptr;
+}
+
 }  // namespace
 
 bool all_inlined(const std::vector<Record>& records) {
@@ -287,7 +292,7 @@ Arranged arrange(const CallName& call, const std::vector<Record>& records, size_
   Arranged a;
   a.op = said.first().op;
   a.dim = said.first().dim;
-  if (a.op == OpCode::barrier) return a;
+  if (a.op == OpCode::barrier || is_nothing_but_agreement(a.op, description)) return a;
   if (a.op == OpCode::split_comm) {
     for (int r = 0; r < said.ranks(); ++r) a.sizes.insert(a.sizes.end(), said.by(r).extra, said.by(r).extra + 2);
     return a;

@@ -1,5 +1,6 @@
 #include <tessera/mesh_collective.hpp>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 
@@ -115,7 +116,12 @@ Comm& Mesh::comm_along(const std::vector<std::string>& names) const {
         fmt::format("the mesh {} is for planning: make it with Mesh::over(comm, …) to have communicators", *this));
   }
   std::vector<size_t> numbers;
-  for (const std::string& name : names) numbers.push_back(axis(name));
+  for (const std::string& name : names) {
+    numbers.push_back(axis(name));
+    if (std::count(numbers.begin(), numbers.end(), numbers.back()) > 1) {
+      throw ShapeError(fmt::format("the axis {} is named twice: name each once", name));
+    }
+  }
   return comms_->along(*this, numbers);
 }
 

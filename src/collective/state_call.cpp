@@ -154,7 +154,7 @@ void state(const Description& d, CommState& comm, Statement& s, std::vector<Tens
                          ? "x is undefined on the root"
                          : "x is undefined");
   }
-  s.has_x = d.op == OpCode::redistribute ? check_part(d, comm.rank()) : d.x.defined();
+  s.has_x = d.exchange != nullptr ? check_part(d, comm.rank()) : d.x.defined();
   if (d.note != nullptr) s.note = *d.note;
   if (s.has_x) {
     check_dims(d, d.x, s);

@@ -122,6 +122,16 @@ struct Layout::State {
   }
 };
 
+namespace {
+
+void check_coordinate(const Mesh& mesh, const Dims& coordinate) {
+  bool within = coordinate.size() == mesh.ndim();
+  for (size_t a = 0; within && a < mesh.ndim(); ++a) within = coordinate[a] >= 0 && coordinate[a] < mesh.size(a);
+  if (!within) throw ShapeError(fmt::format("{} is no coordinate of the mesh {}", coordinate, mesh));
+}
+
+}  // namespace
+
 Layout::Layout() : Layout(Mesh(), {}) {}
 
 Layout::Layout(Mesh mesh, std::vector<Placement> placements, const std::vector<std::string>& order) {
@@ -134,7 +144,7 @@ Layout::Layout(Mesh mesh, std::vector<Placement> placements, const std::vector<s
   if (state->counted_from_front) {
     state->check_order(axes);
     state->check_sizes();
-  } else if (!axes.empty()) {
+  } else if (!std::is_sorted(axes.begin(), axes.end())) {
     throw ShapeError("an order of axes goes with dimensions counted from the front: write 1, say, and not -1");
   }
   state_ = std::move(state);
@@ -193,10 +203,12 @@ bool Layout::holds(const Dims& coordinate) const {
 
 std::optional<Box> Layout::box(const Dims& shape, const Dims& coordinate) const {
   if (!state_->counted_from_front) return resolved(shape).box(shape, coordinate);
+  check_coordinate(mesh(), coordinate);
   if (!holds(coordinate)) return {};
   Box box = Box::whole(shape);
   for (const Cut& cut : cuts()) {
     const auto d = static_cast<size_t>(normalize_dim(cut.dim, shape.size()));
+    if (!cut.sizes.empty() && cut.offsets.back() != shape[d]) resolved(shape);  // which throws
     const Cutting cutting(shape[d], mesh(), cut);
     const Interval piece = cutting.piece(cutting.number_at(coordinate));
     box.offset[d] = piece.begin;

@@ -11,7 +11,9 @@
 
 namespace tessera {
 
-inline constexpr size_t kMaxPlanAxes = 8;  // that have more than one rank
+// Axes that have more than one rank. The layouts that a search meets grow with their factorial: of five axes it takes
+// half a second, of six ten.
+inline constexpr size_t kMaxPlanAxes = 5;
 
 // A dimension cut by a sequence of axes. All of them are a tree: the list without its last axis is its parent.
 struct CutList {

@@ -45,8 +45,10 @@ Graph::Graph(const Mesh& mesh, const Layout* from, const Layout* to, const Dims&
     links_.push_back(links[a]);
   }
   if (sizes_.size() > kMaxPlanAxes) {
-    throw Error(fmt::format("the mesh {} has {} axes of more than one rank: plan() takes at most {}", mesh,
-                            sizes_.size(), kMaxPlanAxes));
+    throw Error(
+        fmt::format("the mesh {} has {} axes of more than one rank: plan() takes at most {}. Join axes that always go "
+                    "together into one, or give a Plan of your own steps",
+                    mesh, sizes_.size(), kMaxPlanAxes));
   }
   by_speed_.resize(sizes_.size());
   std::iota(by_speed_.begin(), by_speed_.end(), uint8_t{0});

@@ -70,6 +70,7 @@ class Graph {
   size_t mesh_axis(size_t axis) const { return mesh_axes_[axis]; }
   const std::vector<uint8_t>& by_speed() const { return by_speed_; }  // axes, the fastest first
   CutLists& lists() { return lists_; }
+  const CutLists& lists() const { return lists_; }
   size_t ndim() const { return shape_.size(); }
 
  private:

@@ -135,7 +135,8 @@ struct Plan::State {
   double scale;
   int64_t input_bytes;
 
-  std::once_flag once = {};  // of the stages, which only those need that run it
+  std::once_flag once = {}, text_once = {};  // of the stages and the text, which only those need that run it
+  std::string text = {};
   std::vector<std::vector<Stage>> stages = {};
 
   State(Layout f, Layout t, const Dims& s, DType d, std::vector<Step> list, Topology top, const PlanOptions& o,
@@ -209,24 +210,31 @@ const PlanOptions& Plan::options() const { return state_->options; }
 const std::vector<Step>& Plan::steps() const { return state_->steps; }
 double Plan::scale() const { return state_->scale; }
 
+const std::string& Plan::text() const {
+  std::call_once(state_->text_once, [this] {
+    const std::string mesh = from().mesh() == to().mesh() ? "" : fmt::format(" on {}", from().mesh());
+    state_->text = fmt::format("{} {}{} to {} on {} of {}", dtype(), from(), mesh, to(), to().mesh(), shape());
+  });
+  return state_->text;
+}
+
 const std::vector<Plan::Stage>& Plan::stages(size_t step) const {
   std::call_once(state_->once, [this] {
     const bool one_mesh = from().mesh() == to().mesh();
-    const std::string whole =
-        fmt::format("{} {}{} to {} on {} of {}", dtype(), from(), one_mesh ? "" : fmt::format(" on {}", from().mesh()),
-                    to(), to().mesh(), shape());
+    std::vector<std::vector<Stage>> all;
     const auto text_of = [&](const Layout& layout) {
       return one_mesh ? to_string(layout) : fmt::format("{} on {}", layout, layout.mesh());
     };
     for (const Step& s : steps()) {
-      auto& list = state_->stages.emplace_back();
+      auto& list = all.emplace_back();
       const auto halts = halts_of(s, shape(), dtype());
       for (size_t i = 0; i + 1 < halts.size(); ++i) {
         list.push_back({std::make_shared<const Exchange>(halts[i], halts[i + 1], shape()),
-                        fmt::format("{}, step {} of {}: {} {} to {}", whole, state_->stages.size(), steps().size(),
-                                    name(s.kind), text_of(halts[i]), text_of(halts[i + 1]))});
+                        fmt::format("{}, step {} of {}: {} {} to {}", text(), all.size(), steps().size(), name(s.kind),
+                                    text_of(halts[i]), text_of(halts[i + 1]))});
       }
     }
+    state_->stages = std::move(all);
   });
   return state_->stages[step];
 }
@@ -238,7 +246,9 @@ double Plan::cost_us() const {
 }
 
 int64_t Plan::peak_bytes() const {
+  // What is scaled at the end is written anew.
   int64_t most = state_->input_bytes;
+  if (scale() != 1 && steps().empty()) most *= 2;
   for (const Step& step : steps()) most = std::max(most, step.peak_bytes);
   return most;
 }

@@ -30,16 +30,16 @@ class Execution {
   Tensor run() {
     const auto& steps = plan_.steps();
     attempt([&] { check_out(); });
+    if (std::all_of(steps.begin(), steps.end(), is_local)) agree();
     for (size_t i = 0; i < steps.size(); ++i) {
       const bool last = i + 1 == steps.size();
       const auto& stages = plan_.stages(i);
       for (size_t k = 0; k < stages.size(); ++k) {
-        if (is_local(steps[i])) attempt([&] { stay(steps[i], *stages[k].exchange); });
+        if (is_local(steps[i])) attempt([&] { stay(steps[i], *stages[k].exchange, last); });
         else move(stages[k], last && k + 1 == stages.size());
       }
     }
-    if (steps.empty()) attempt([&] { check_part(plan_.from()); });
-    attempt([&] { finish(); });
+    finish();
     if (problem_ != nullptr) std::rethrow_exception(problem_);
     return now_;
   }
@@ -56,18 +56,37 @@ class Execution {
     }
   }
 
+  // Nothing moves, but that all ranks have the same plan and their parts is found out here too.
+  void agree() {
+    attempt([&] {
+      for (const Mesh* mesh : {&plan_.from().mesh(), &plan_.to().mesh()}) check_ranks(*mesh);
+      check_part(plan_.from());
+    });
+    const Description description{
+        .op = OpCode::redistribute, .note = &plan_.text(), .dtype = plan_.dtype(), .problem = problem_};
+    Outcome outcome;
+    detail::execute_now(comm_, description, outcome, site_);
+  }
+
+  void check_ranks(const Mesh& mesh) const {
+    for (const int rank : mesh.ranks()) {
+      if (rank < comm_.size()) continue;
+      throw ShapeError(fmt::format("the mesh has rank {}, the communicator only {} ranks. Give a mesh of its ranks.",
+                                   rank, comm_.size()));
+    }
+  }
+
   void check_out() const {
     const auto part = plan_.to().box(plan_.shape(), comm_.rank());
     if (!out_.defined() || !part) return;
-    if (!(out_.shape() == part->extent) || out_.dtype() != plan_.dtype()) {
-      throw ShapeError(fmt::format("redistribute: rank {}: out is {} {}, the result {} {}", comm_.rank(), out_.dtype(),
-                                   out_.shape(), plan_.dtype(), part->extent));
+    if (out_.dtype() != plan_.dtype()) {
+      throw DTypeError(fmt::format("out is {}, the result {}", out_.dtype(), plan_.dtype()));
+    }
+    if (!(out_.shape() == part->extent)) {
+      throw ShapeError(fmt::format("out is {}, the result {}", out_.shape(), part->extent));
     }
     if (out_.read_only() || may_overlap_itself(out_)) {
-      throw ShapeError(
-          fmt::format("redistribute: rank {}: out cannot be written to: it is constant, or has several "
-                      "elements in one place",
-                      comm_.rank()));
+      throw ShapeError("out cannot be written to: it is constant, or has several elements in one place");
     }
   }
 
@@ -77,7 +96,8 @@ class Execution {
     scaled_ = last && (exchange.terms() == 1 || *exchange.from().pending() == ReduceOp::sum);
     const auto part = exchange.to().box(plan_.shape(), comm_.rank());
     const bool embeds = part && exchange.embeds(comm_.rank());
-    placed_ = last && !embeds;
+    // Of several terms, peers read what this rank would write over.
+    placed_ = last && !embeds && !(exchange.terms() > 1 && out_.defined() && may_overlap(out_, now_));
     Tensor out = part && placed_ ? out_ : Tensor();
     attempt([&] {
       if (!embeds) return;
@@ -105,29 +125,30 @@ class Execution {
       return box;
     }
     if (!now_.defined()) {
-      throw ShapeError(fmt::format("redistribute: rank {}: x is undefined, but its part of {} is {}", comm_.rank(),
-                                   layout, box->extent));
+      throw ShapeError(fmt::format("x is undefined, but this rank's part of {} is {}", layout, box->extent));
     }
     if (!(now_.shape() == box->extent)) {
-      throw ShapeError(fmt::format("redistribute: rank {}: x is {}, but its part of {} is {} (of {})", comm_.rank(),
-                                   now_.shape(), layout, box->extent, plan_.shape()));
+      throw ShapeError(fmt::format("x is {}, but this rank's part of {} is {} (of {})", now_.shape(), layout,
+                                   box->extent, plan_.shape()));
     }
     if (now_.dtype() != plan_.dtype()) {
-      throw DTypeError(
-          fmt::format("redistribute: rank {}: x is {}, the plan is for {}", comm_.rank(), now_.dtype(), plan_.dtype()));
+      throw DTypeError(fmt::format("x is {}, the plan is for {}", now_.dtype(), plan_.dtype()));
     }
     return box;
   }
 
   // A step in which nothing leaves its rank: a view of what it has, or that among the identity.
-  void stay(const Step& step, const Exchange& exchange) {
+  void stay(const Step& step, const Exchange& exchange, bool last) {
     const auto before = check_part(step.before), after = step.after.box(plan_.shape(), comm_.rank());
     if (!after) {
       now_ = {};
     } else if (step.kind == StepKind::slice) {
       now_ = now_.box(after->relative_to(before->offset));
+      // A view keeps all of what it is a view of, which a limit counts on being given back.
+      if (plan_.options().max_bytes != PlanOptions{}.max_bytes && !is_input(step)) now_ = now_.clone();
     } else {
-      const Tensor result = comm_.transport().allocate(plan_.dtype(), after->extent);
+      placed_ = last && out_.defined() && !may_overlap(out_, now_);
+      const Tensor result = placed_ ? out_ : comm_.transport().allocate(plan_.dtype(), after->extent);
       if (exchange.embeds(comm_.rank())) fill_identity(result, *step.after.pending());
       for (const Overlap& own : exchange.receives(comm_.rank())) {
         result.box(own.box.relative_to(after->offset)).copy_from(now_.box(own.box.relative_to(before->offset)));
@@ -136,9 +157,11 @@ class Execution {
     }
   }
 
+  bool is_input(const Step& step) const { return &step == plan_.steps().data(); }
+
   // Into the caller's memory, and scaled, where no move did it.
   void finish() {
-    if (!now_.defined()) return;
+    if (problem_ != nullptr || !now_.defined()) return;
     const bool scaling = plan_.scale() != 1 && !scaled_, placing = out_.defined() && !placed_;
     if (!scaling && !placing) return;
     const Tensor target = out_.defined() ? out_ : comm_.transport().allocate(now_.dtype(), now_.shape());
@@ -180,8 +203,9 @@ WorkOf<Tensor> start_redistribute(Comm& comm, const Tensor& x, const Plan& plan,
 
 namespace {
 
-// What a rank has: its dtype and its extents; nothing of one that has no tensor.
+// What a rank has: its dtype and its extents.
 struct Part {
+  bool defined = false;
   DType dtype = DType::f32;
   Dims shape;
 };
@@ -202,6 +226,7 @@ std::vector<Part> parts_of_all(Comm& comm, const Tensor& x, const std::string& n
   for (const int64_t size : outcome.sizes) {
     Part& part = parts.emplace_back();
     if (size == 0) continue;
+    part.defined = true;
     part.dtype = static_cast<DType>(values[at]);
     part.shape = Dims(values.subspan(at + 1, static_cast<size_t>(size) - 1));
     at += static_cast<size_t>(size);
@@ -231,9 +256,16 @@ class Whole {
  private:
   const Part& part_at(const Dims& coordinate) const {
     const int rank = from_.mesh().rank_at(coordinate);
-    if (rank < static_cast<int>(parts_.size())) return parts_[static_cast<size_t>(rank)];
-    throw ShapeError(
-        fmt::format("redistribute: the mesh has rank {}, the communicator only {} ranks", rank, parts_.size()));
+    if (rank >= static_cast<int>(parts_.size())) {
+      throw ShapeError(
+          fmt::format("redistribute: the mesh has rank {}, the communicator only {} ranks", rank, parts_.size()));
+    }
+    const Part& part = parts_[static_cast<size_t>(rank)];
+    if (!part.defined) {
+      throw ShapeError(
+          fmt::format("redistribute: rank {} gave no x, but has a part of {} on {}", rank, from_, from_.mesh()));
+    }
+    return part;
   }
 
   int64_t sum_of_pieces(Dims coordinate, const std::vector<size_t>& axes, size_t d, size_t ndim) const {

@@ -5,6 +5,8 @@
 
 #include <tessera/overlap.hpp>
 
+#include "collective/moves.hpp"
+
 namespace tessera {
 namespace {
 
@@ -212,12 +214,12 @@ void Search::relax(int parent, int next, const Edge& edge) {
   Visit& after = visits_[static_cast<size_t>(next)];
   if (after.done || next == parent) return;
   double cost = before.cost + edge.us;
-  if (mode_ == Mode::peak) cost = std::max(before.cost, peak(parent, next));
+  if (mode_ == Mode::peak) cost = std::max(before.cost, peak(parent, next, edge));
   const int steps = before.steps + 1;
   if (mode_ == Mode::cost && next != target_ && !below(cost + after.ahead, best())) return;
   if (cost > after.cost || (cost == after.cost && steps >= after.steps)) return;
   if (mode_ == Mode::cost && options_.max_bytes != PlanOptions{}.max_bytes &&
-      peak(parent, next) > static_cast<double>(options_.max_bytes)) {
+      peak(parent, next, edge) > static_cast<double>(options_.max_bytes)) {
     return;
   }
   after.cost = cost;
@@ -366,16 +368,30 @@ PricedExchange Search::price_between_meshes(int from, int to, double most_us) {
   return most;
 }
 
+// What a rank holds between the two halves of an all_reduce, in elements; 0 where it has but one (see halfway() in plan.cpp).
+double Search::halfway(const Graph& graph, const Node& before, uint32_t axes) {
+  const double whole = graph.largest_box(before);
+  if (whole * graph.element_bytes() <= static_cast<double>(kOneRoundBytes)) return 0;
+  int64_t ranks = 1;
+  for (const size_t axis : graph.mesh_axes(axes)) ranks *= graph.mesh().size(axis);
+  for (size_t d = 0; d < shape_.size(); ++d) {
+    if (graph.lists()[before.list[d]].depth() > 0 || shape_[d] < ranks) continue;
+    return whole / static_cast<double>(shape_[d]) * static_cast<double>((shape_[d] + ranks - 1) / ranks);
+  }
+  return 0;
+}
+
 // The caller's input, and the step's input and output, on the rank that has most of them together.
-double Search::peak(int from, int to) {
+double Search::peak(int from, int to, const Edge& edge) {
   const Visit &before = visits_[static_cast<size_t>(from)], &after = visits_[static_cast<size_t>(to)];
   Graph &x = graph(before.graph), &y = graph(after.graph);
   const bool first = before.node.key == one_.source().key && before.graph == 0;
+  const double middle = edge.kind == StepKind::all_reduce ? halfway(x, before.node, edge.axes) : 0;
   const auto at = [&](int rank) {
     const auto here = from_.mesh().coordinate(rank), there = x.mesh().coordinate(rank),
                then = y.mesh().coordinate(rank);
     const double input = here ? one_.box_at(one_.source(), *here) : 0;
-    const double in = there && !first ? x.box_at(before.node, *there) : 0;
+    const double in = middle > 0 ? middle : there && !first ? x.box_at(before.node, *there) : 0;
     return input + in + (then ? y.box_at(after.node, *then) : 0);
   };
   double most = 0;
@@ -414,7 +430,7 @@ std::vector<Step> Search::steps_to(int number) {
     step.after = graph(after.graph).layout_of(after.node);
     step.cost_us = after.edge.us;
     step.bytes = std::llround(after.edge.bytes);
-    step.peak_bytes = std::llround(peak(after.parent, number));
+    step.peak_bytes = std::llround(peak(after.parent, number, after.edge));
     steps.push_back(std::move(step));
     number = after.parent;
   }

@@ -68,7 +68,8 @@ class Search {
   double bound(int from, int to);
   PricedExchange price(int from, int to, double most_us);
   PricedExchange price_between_meshes(int from, int to, double most_us);
-  double peak(int from, int to);
+  double peak(int from, int to, const Edge& edge);
+  double halfway(const Graph& graph, const Node& before, uint32_t axes);
   double shared(int a, const Dims& at, int b, const Dims& other_at);
   std::vector<Step> steps_to(int visit);
 

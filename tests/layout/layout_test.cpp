@@ -60,10 +60,17 @@ TEST(LayoutBoxes, OfTensorsWithNoDimension) {
             std::string::npos);
 }
 
+TEST(Layouts, RefuseBoxesOfNoPlace) {
+  const Layout ragged = Layout::parse(kMesh, "S0[2,2],R");
+  EXPECT_NE(refusal([&] { ragged.box({3}, 1); }).find("add up to 4, but dim 0 of [3] has 3"), std::string::npos);
+  EXPECT_NE(refusal([&] { ragged.box({4}, Dims{40, 0}); }).find("[40, 0] is no coordinate"), std::string::npos);
+  EXPECT_NE(refusal([&] { ragged.box({4}, Dims{0}); }).find("[0] is no coordinate"), std::string::npos);
+}
+
 TEST(LayoutText, IsReadAndWritten) {
   const auto again = [](const Mesh& mesh, const char* text) { return to_string(Layout::parse(mesh, text)); };
   for (const char* text : {"S0,R", "S1,S0", "S0,S0", "P(sum),At(1)", "P(max),R", "S0[3,0],R", "S0@tp,dp",
-                           "S0[1,2,4,1]@dp,tp", "S0[1,2,4,1]@tp,dp", "S-1,R"}) {
+                           "S0[1,2,4,1]@dp,tp", "S0[1,2,4,1]@tp,dp", "S-1,R", "S-1[1,2,4,1]@dp,tp"}) {
     EXPECT_EQ(again(kMesh, text), text);
   }
   EXPECT_EQ(again(kMesh, " S0 , P "), "S0,P(sum)");

@@ -117,6 +117,10 @@ TEST(Plans, RefuseWhatCannotBe) {
               plan(Layout::parse(kMesh, "S0,R"), Layout::parse(kMesh, "R,R"), {4}, DType::f32, other);
             }).find("says nothing of the axis dp"),
             std::string::npos);
+  EXPECT_NE(refusal([] {
+              plan_of(Mesh::parse("a=2,b=2,c=2,d=2,e=2,f=2"), "S0,R,R,R,R,R", "R,R,R,R,R,S0", {64});
+            }).find("plan() takes at most 5"),
+            std::string::npos);
   EXPECT_NE(refusal([] { plan_of(kMesh, "R,R", "S0,R", {int64_t{1} << 61}, DType::f64); }).find("2^63"),
             std::string::npos);
 }
