@@ -207,9 +207,9 @@ TEST(Died, ThoughItsForkedChildLivesOn) {
 TEST(Died, ThoughAnotherOneIsWaitedFor) {
   const NothingStays nothing_stays;
   const auto ended = run_processes(3, [](Comm& comm) {
-    comm.barrier();
-    if (comm.rank() == 2) kill(getpid(), SIGKILL);
     const Thrown thrown = thrown_by([&] {
+      comm.barrier();
+      if (comm.rank() == 2) kill(getpid(), SIGKILL);
       if (comm.rank() == 1) recv(comm, 0, 5);
       else comm.barrier();
     });
@@ -222,9 +222,10 @@ TEST(Died, WhileOthersWaitForAMessage) {
   const NothingStays nothing_stays;
   for (const bool sends : {false, true}) {
     const auto ended = run_processes(3, [&](Comm& comm) {
-      comm.barrier();
-      if (comm.rank() == 1) kill(getpid(), SIGKILL);
+      // Rank 2 may hear of it before it has seen that all came to the first barrier.
       const Thrown thrown = thrown_by([&] {
+        comm.barrier();
+        if (comm.rank() == 1) kill(getpid(), SIGKILL);
         if (comm.rank() == 2) comm.barrier();
         else if (sends) send(comm, rows(comm), 1);
         else recv(comm, 1);
