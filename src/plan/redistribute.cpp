@@ -77,8 +77,9 @@ class Execution {
   }
 
   void check_out() const {
+    if (!out_.defined()) return;
     const auto part = plan_.to().box(plan_.shape(), comm_.rank());
-    if (!out_.defined() || !part) return;
+    if (!part) return;
     if (out_.dtype() != plan_.dtype()) {
       throw DTypeError(fmt::format("out is {}, the result {}", out_.dtype(), plan_.dtype()));
     }
@@ -94,8 +95,9 @@ class Execution {
     const Exchange& exchange = *stage.exchange;
     // Where terms are added up, each is scaled first; other reductions are scaled at the end.
     scaled_ = last && (exchange.terms() == 1 || *exchange.from().pending() == ReduceOp::sum);
-    const auto part = exchange.to().box(plan_.shape(), comm_.rank());
-    const bool embeds = part && exchange.embeds(comm_.rank());
+    std::optional<Box> part;  // which takes a while to find, and most calls do not need
+    if (out_.defined() || exchange.to().pending()) part = exchange.to().box(plan_.shape(), comm_.rank());
+    const bool embeds = part && exchange.to().pending() && exchange.embeds(comm_.rank());
     // Of several terms, peers read what this rank would write over.
     placed_ = last && !embeds && !(exchange.terms() > 1 && out_.defined() && may_overlap(out_, now_));
     Tensor out = part && placed_ ? out_ : Tensor();
