@@ -9,7 +9,7 @@
 #include <tessera/error.hpp>
 
 #include "command.hpp"
-#include "topology_file.hpp"
+#include "plan/calibrated.hpp"
 
 namespace tessera::cli {
 namespace {

@@ -83,7 +83,10 @@ class Plan {
 
   const std::string& text() const;  // "float32 S0 to S1 on x=4 of [8, 6]"; worked out once
   std::string explain() const;      // a line a step
+  // All of it, in one line, and back: an equal plan, with the same steps, prices and topology. from_json() throws Error,
+  // naming the field, for what is no plan, and what the constructor throws.
   std::string to_json() const;
+  static Plan from_json(const std::string& text);
 
  private:
   struct State;

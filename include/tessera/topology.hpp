@@ -31,13 +31,14 @@ struct Link {
 
 struct Topology {
   struct Axis {
-    std::string name;
+    std::string name;  // "*": of every axis that has no entry of its own name
     Link link;
+    int64_t ranks = 0;  // of an axis of that size; 0: of any
     friend bool operator==(const Axis&, const Axis&) = default;
   };
   double base_us = 0;             // of each collective
   double exchange_base_us = 0;    // of each all-to-all, and of each direct exchange
-  Curve copy;                     // what a rank copies of its own: slice, embed
+  Curve copy;                     // of what a rank copies of its own: an embed. A slice is a view, and free
   std::vector<Axis> axes;         // of the source's mesh
   std::vector<Axis> target_axes;  // of the target's where it is another one; none: as `axes`
   Link between;                   // from a rank of one mesh to a rank of another
@@ -47,9 +48,20 @@ struct Topology {
   static Topology dtensor(const Mesh& mesh, int64_t devices_per_host = 8);
   static Topology dtensor(const Mesh& from, const Mesh& to, int64_t devices_per_host);
 
-  // The links of a mesh's axes, in its order. Throws Error, naming the axis, where one is missing.
+  // What `tessera calibrate` measured on this machine: the file $TESSERA_TOPOLOGY where that is set, else
+  // $XDG_CONFIG_HOME/tessera/topology.json, else ~/.config/tessera/topology.json. It fits any mesh, because it has a link
+  // called "*". Reads the file each time. Throws Error: there is none (it names the paths and the command), or it is none.
+  static Topology calibrated();
+
+  // As docs/planning.md has it; both ways without loss. Throws Error, naming the field, for what is no topology.
+  static Topology from_json(const std::string& text);
+  std::string to_json() const;
+
+  // The links of a mesh's axes, in its order: by name, else by "*"; among several the one of as many ranks, else the one of
+  // any, else the one whose number of ranks is nearest by ratio. Throws Error, naming the axis, where none is.
   std::vector<Link> links(const Mesh& mesh, bool target = false) const;
-  // Throws Error, naming the field, for what is no time: negative or not a number, knots that do not ascend.
+  // Throws Error, naming the field, for what is no time: negative or not a number, knots that do not ascend; and for what is
+  // no number of ranks.
   void check() const;
 
   friend bool operator==(const Topology&, const Topology&) = default;

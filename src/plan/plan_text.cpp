@@ -20,19 +20,6 @@ std::string text_of_bytes(int64_t bytes) {
   return fmt::format("{:.1f} TiB", value / 1024);
 }
 
-std::string quoted(std::string_view text) { return fmt::format("\"{}\"", text); }  // none of ours needs escapes
-
-std::string json_of(const Step& step) {
-  std::string axes;
-  for (const size_t a : step.axes) axes += (axes.empty() ? "" : ",") + quoted(step.before.mesh().axes()[a].name);
-  return fmt::format(R"({{"kind":{},"axes":[{}],"from_dims":[{}],"to_dims":[{}],"before_mesh":{},"before":{},)"
-                     R"("after_mesh":{},"after":{},"cost_us":{},"bytes":{},"peak_bytes":{}}})",
-                     quoted(name(step.kind)), axes, fmt::join(step.from_dims, ","), fmt::join(step.to_dims, ","),
-                     quoted(to_string(step.before.mesh())), quoted(to_string(step.before)),
-                     quoted(to_string(step.after.mesh())), quoted(to_string(step.after)), step.cost_us, step.bytes,
-                     step.peak_bytes);
-}
-
 }  // namespace
 
 std::string_view name(StepKind kind) {
@@ -59,16 +46,6 @@ std::string Plan::explain() const {
                       text_of_bytes(peak_bytes()));
   if (scale() != 1) text += fmt::format("  the result times {:.6g}\n", scale());
   return text;
-}
-
-std::string Plan::to_json() const {
-  std::string list;
-  for (const Step& step : steps()) list += (list.empty() ? "" : ",") + json_of(step);
-  return fmt::format(R"({{"mesh":{},"from":{},"to_mesh":{},"to":{},"shape":[{}],"dtype":{},"cost_us":{},"bytes":{},)"
-                     R"("peak_bytes":{},"scale":{},"steps":[{}]}})",
-                     quoted(to_string(from().mesh())), quoted(to_string(from())), quoted(to_string(to().mesh())),
-                     quoted(to_string(to())), fmt::join(shape().begin(), shape().end(), ","), quoted(name(dtype())),
-                     cost_us(), bytes_moved(), peak_bytes(), scale(), list);
 }
 
 }  // namespace tessera

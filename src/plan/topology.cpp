@@ -50,6 +50,27 @@ void check_link(const Link& link, const std::string& field) {
   check_curve(link.reduce, field + " reduce");
 }
 
+void check_axis(const Topology::Axis& axis, const std::string& field) {
+  check_link(axis.link, field);
+  if (axis.ranks >= 0) return;
+  throw Error(fmt::format("the topology's {} is for {} ranks: give their number, or 0 for any", field, axis.ranks));
+}
+
+// How far an entry for so many ranks is from an axis of that size. One for any number is nearer than one for another.
+double distance(const Topology::Axis& entry, int64_t size) {
+  constexpr double kAny = 1e-9;
+  return entry.ranks == 0 ? kAny : std::abs(std::log(static_cast<double>(entry.ranks) / static_cast<double>(size)));
+}
+
+// The nearest of that name; null: none has it.
+const Topology::Axis* nearest(const std::vector<Topology::Axis>& known, const std::string& name, int64_t size) {
+  const Topology::Axis* best = nullptr;
+  for (const Topology::Axis& entry : known) {
+    if (entry.name == name && (best == nullptr || distance(entry, size) < distance(*best, size))) best = &entry;
+  }
+  return best;
+}
+
 void mix_in(size_t& seed, double value) { mix(seed, std::hash<double>{}(value)); }
 void mix_in(size_t& seed, const Curve& curve) {
   mix(seed, curve.knots.size());
@@ -106,12 +127,13 @@ std::vector<Link> Topology::links(const Mesh& mesh, bool target) const {
   const std::vector<Axis>& known = target && !target_axes.empty() ? target_axes : axes;
   std::vector<Link> list;
   for (const MeshAxis& axis : mesh.axes()) {
-    const auto found = std::find_if(known.begin(), known.end(), [&](const Axis& a) { return a.name == axis.name; });
-    if (found == known.end()) {
-      throw Error(
-          fmt::format("the topology says nothing of the axis {} of the mesh {}: add it, or use "
-                      "Topology::dtensor(mesh, devices_per_host)",
-                      axis.name, mesh));
+    const Axis* found = nearest(known, axis.name, axis.size);
+    if (found == nullptr) found = nearest(known, "*", axis.size);
+    if (found == nullptr) {
+      throw Error(fmt::format(
+          "the topology says nothing of the axis {} of the mesh {}: add it, or one called * that stands for all "
+          "others, or use Topology::dtensor(mesh, devices_per_host)",
+          axis.name, mesh));
     }
     list.push_back(found->link);
   }
@@ -122,8 +144,8 @@ void Topology::check() const {
   check_us(base_us, "base latency");
   check_us(exchange_base_us, "base latency of exchanges");
   check_curve(copy, "copy");
-  for (const Axis& axis : axes) check_link(axis.link, "axis " + axis.name);
-  for (const Axis& axis : target_axes) check_link(axis.link, "target axis " + axis.name);
+  for (const Axis& axis : axes) check_axis(axis, "axis " + axis.name);
+  for (const Axis& axis : target_axes) check_axis(axis, "target axis " + axis.name);
   check_link(between, "way between meshes");
 }
 
@@ -135,6 +157,7 @@ size_t hash_of(const Topology& topology) {
   for (const auto* axes : {&topology.axes, &topology.target_axes}) {
     for (const Topology::Axis& axis : *axes) {
       mix(seed, std::hash<std::string>{}(axis.name));
+      mix(seed, static_cast<size_t>(axis.ranks));
       mix_in(seed, axis.link);
     }
   }
