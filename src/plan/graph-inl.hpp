@@ -114,7 +114,7 @@ void Graph::gathers(const Node& node, Fn&& fn) {
 template <class Fn>
 void Graph::cuts(const Node& node, Fn&& fn) {
   for_each_subset(axes_with(node, axes(), Code::replica), [&](uint32_t part) {
-    for_each_cut(node, part, [&](const Node& next) { fn(next, Edge{StepKind::slice, part, copy_us(next), 0}); });
+    for_each_cut(node, part, [&](const Node& next) { fn(next, Edge{StepKind::slice, part, 0, 0}); });
     if ((part & ~at_target_axes_) != 0) return;
     Node next = node;
     for (size_t a = 0; a < axes(); ++a) next.code[a] = has(part, a) ? Code::at_target : next.code[a];
