@@ -10,6 +10,7 @@
 
 #include "command.hpp"
 #include "plan/calibrated.hpp"
+#include "plan_execute.hpp"
 
 namespace tessera::cli {
 namespace {
@@ -21,6 +22,7 @@ struct PlanOptionsGiven {
   int64_t devices_per_host = 8;
   int64_t max_bytes = tessera::PlanOptions{}.max_bytes;
   bool json = false;
+  bool execute = false;
 };
 
 // What was typed wrongly ends with the exit code for that, and names the option.
@@ -48,8 +50,13 @@ int run_batch(const std::string& path) {
   return answer_batch(file, std::cout) == 0 ? 0 : kFailed;
 }
 
-int run_plan(const PlanOptionsGiven& given) {
-  if (!given.batch.empty()) return run_batch(given.batch);
+Topology topology_of(const PlanOptionsGiven& given, const Mesh& mesh, const Mesh& to_mesh) {
+  if (given.topology.empty()) return Topology::dtensor(mesh, to_mesh, given.devices_per_host);
+  return typed("--topology",
+               [&] { return given.topology == "calibrated" ? Topology::calibrated() : read_topology(given.topology); });
+}
+
+PlanReport answer(const PlanOptionsGiven& given) {
   for (const auto& [option, text] :
        {std::pair{"--mesh", &given.mesh}, {"--from", &given.from}, {"--to", &given.to}, {"--shape", &given.shape}}) {
     if (text->empty()) throw CLI::RequiredError(option);
@@ -60,17 +67,61 @@ int run_plan(const PlanOptionsGiven& given) {
   const DType dtype = typed("--dtype", [&] { return parse_dtype(given.dtype); });
   const Layout from = typed("--from", [&] { return Layout::parse(mesh, given.from).resolved(shape); });
   const Layout to = typed("--to", [&] { return Layout::parse(to_mesh, given.to).resolved(shape); });
-  const Topology topology = given.topology.empty() ? Topology::dtensor(mesh, to_mesh, given.devices_per_host)
-                                                   : typed("--topology", [&] { return read_topology(given.topology); });
-  const PlanReport report =
-      make_report(from, to, shape, dtype, topology, {.max_bytes = given.max_bytes}, given.devices_per_host);
+  return make_report(from, to, shape, dtype, topology_of(given, mesh, to_mesh), {.max_bytes = given.max_bytes},
+                     given.devices_per_host);
+}
+
+void print(const PlanReport& report, const PlanOptionsGiven& given, const Executed* executed) {
   if (!given.html.empty()) {
     const std::string page = to_html(report);  // before the file is touched
     std::ofstream file(given.html);
     file << page;
     if (!file.flush()) throw Error("cannot write " + given.html);
   }
-  fmt::print("{}", given.json ? to_json(report).dump() + "\n" : to_text(report));
+  if (given.json) {
+    json object = to_json(report);
+    if (executed != nullptr) object["executed"] = to_json(*executed);
+    fmt::print("{}\n", object.dump());
+  } else {
+    fmt::print("{}{}", to_text(report), executed != nullptr ? to_text(*executed, report.plan) : "");
+  }
+}
+
+// The plan that every rank is to run. All come to the same, or to the same error, which rank 0 alone tells of.
+std::optional<PlanReport> answer_on(const Comm& comm, const PlanOptionsGiven& given, int& code) {
+  try {
+    PlanReport report = answer(given);
+    const int needed = ranks_of(report.plan);
+    if (comm.size() >= needed) return report;
+    throw CLI::ValidationError(
+        "--execute",
+        fmt::format("the plan has ranks 0 to {}, and {}; say: tessera run -n {} -- tessera plan … --execute",
+                    needed - 1, comm.size() == 1 ? "this was started as one" : fmt::format("only {} run", comm.size()),
+                    needed));
+  } catch (const CLI::ParseError&) {
+    if (comm.rank() == 0) throw;
+    code = kMisused;
+  } catch (const std::exception&) {
+    if (comm.rank() == 0) throw;
+    code = kFailed;
+  }
+  return {};
+}
+
+int execute_plan(const PlanOptionsGiven& given) {
+  Comm comm = Comm::from_env();
+  int code = 0;
+  const auto report = answer_on(comm, given, code);
+  if (!report) return code;
+  const Executed executed = execute(comm, report->plan);
+  if (comm.rank() == 0) print(*report, given, &executed);
+  return executed.wrong.empty() ? 0 : kFailed;
+}
+
+int run_plan(const PlanOptionsGiven& given) {
+  if (!given.batch.empty()) return run_batch(given.batch);
+  if (given.execute) return execute_plan(given);
+  print(answer(given), given, nullptr);
   return 0;
 }
 
@@ -136,7 +187,8 @@ Command add_plan(CLI::App& app) {
   CLI::App* command = app.add_subcommand("plan", "Find the cheapest way from one layout of a tensor to another");
   command->footer(
       "Layouts have a placement for each mesh axis: R, S0, S1[3,0,5], P(sum), At(0); S0@tp,dp cuts by tp first.\n"
-      "Try: tessera plan --mesh dp=2,tp=4 --shape 4096x4096 --from S0,R --to R,S1");
+      "Try: tessera plan --mesh dp=2,tp=4 --shape 4096x4096 --from S0,R --to R,S1\n"
+      "     tessera run -n 2 -- tessera plan --mesh x=2 --shape 1024x1024 --from S0 --to S1 --execute");
   command->add_option("--mesh", given->mesh, "Axes and their sizes: dp=2,tp=4; other ranks: tp=4@8-11")
       ->type_name("MESH");
   command->add_option("--shape", given->shape, "Of the whole tensor: 4096x4096, or scalar")->type_name("SHAPE");
@@ -149,12 +201,15 @@ Command add_plan(CLI::App& app) {
       ->check(positive.description(""))
       ->type_name("N")
       ->capture_default_str();
-  command->add_option("--topology", given->topology, "A file with prices instead of PyTorch's")->type_name("FILE");
+  command->add_option("--topology", given->topology, "A file with prices instead of PyTorch's, or: calibrated")
+      ->type_name("FILE");
   command->add_option("--max-bytes", given->max_bytes, "The most memory a rank may use at any step")
       ->check(positive.description(""))
       ->type_name("N");
   command->add_flag("--json", given->json, "Print one JSON object instead");
   command->add_option("--html", given->html, "Also write a page that shows every step")->type_name("FILE");
+  command->add_flag("--execute", given->execute,
+                    "Also run it on the ranks of `tessera run`, time it and check every element");
   command->add_option("--batch", given->batch, "Answer the JSON lines of a file instead, or of - (stdin)")
       ->type_name("FILE");
   return {command, [given] { return run_plan(*given); }};
