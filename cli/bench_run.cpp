@@ -13,6 +13,7 @@
 
 #include "bench.hpp"
 #include "bench_session.hpp"
+#include "progress.hpp"
 
 namespace tessera::cli {
 namespace {
@@ -26,26 +27,6 @@ constexpr int64_t kMostSamples = 400;  // a turn
 // A contender that spins where ranks share cores can take seconds for a call. With so many times its --seconds spent on a
 // case, it gets no further turn there.
 constexpr double kPatience = 10;
-
-// A line on stderr that is drawn over; only where a person looks on.
-class Progress {
- public:
-  explicit Progress(size_t steps) : steps_(steps), shown_(isatty(STDERR_FILENO) != 0) {}
-  ~Progress() {
-    if (shown_) fmt::print(stderr, "\r\033[K");
-  }
-  void step(const std::string& what) {
-    if (!shown_) return;
-    constexpr size_t kBarWidth = 30;
-    const size_t full = std::min(kBarWidth, kBarWidth * done_++ / std::max<size_t>(steps_, 1));
-    fmt::print(stderr, "\r[{}{}] {}\033[K", std::string(full, '#'), std::string(kBarWidth - full, '.'), what);
-    std::fflush(stderr);
-  }
-
- private:
-  size_t steps_, done_ = 0;
-  bool shown_;
-};
 
 // How the players are started -----------------------------------------------------------------------------------------
 
@@ -162,7 +143,7 @@ double quantile(const std::vector<double>& sorted, double q) {
 
 class Bench {
  public:
-  explicit Bench(const BenchOptions& options) : session_(options.ranks) {
+  explicit Bench(const BenchOptions& options) : session_(options.ranks, "--against leaves a contender out.") {
     report_.options = options;
     report_.machine = this_machine();
     cases_ = make_cases(options, report_.machine.cache_bytes);

@@ -80,7 +80,8 @@ struct Session::Player {
   }
 };
 
-Session::Session(int ranks) : ranks_(ranks), directory_(make_directory()) {
+Session::Session(int ranks, std::string remedy)
+    : ranks_(ranks), remedy_(std::move(remedy)), directory_(make_directory()) {
   struct sigaction action {};
   action.sa_handler = note_interrupt;  // without SA_RESTART: poll() must come back
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaction(signal, &action, nullptr);
@@ -240,7 +241,7 @@ void Session::lost(Player& player, const std::string& what) {
   if (!player.ended.empty() && what.find(player.ended) == std::string::npos) text += "; it ended " + player.ended;
   const std::string words = last_words(player, 15);
   if (!words.empty()) text += "\n" + words;
-  throw Error(text + "\n--against leaves a contender out.");
+  throw Error(remedy_.empty() ? text : text + "\n" + remedy_);
 }
 
 std::string Session::last_words(const Player& player, size_t lines) const {

@@ -24,7 +24,8 @@ inline constexpr int kMissing = 3;
 
 class Session {
  public:
-  explicit Session(int ranks);
+  // `remedy`: what can be done about a player that is lost; the last line of the error.
+  explicit Session(int ranks, std::string remedy = {});
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -58,6 +59,7 @@ class Session {
   std::string last_words(const Player& player, size_t lines) const;
 
   int ranks_;
+  std::string remedy_;
   std::string directory_;
   std::unique_ptr<Janitor> janitor_;
   int listener_ = -1;

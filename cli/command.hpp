@@ -22,6 +22,8 @@ Command add_demo(CLI::App& app);
 // `words`: what was typed behind "tessera", for the report.
 Command add_bench(CLI::App& app, const std::vector<std::string>& words);
 Command add_bench_player(CLI::App& app);  // hidden: what `tessera bench` starts
+Command add_calibrate(CLI::App& app);
+Command add_calibrate_player(CLI::App& app);  // hidden: what `tessera calibrate` starts
 Command add_doctor(CLI::App& app);
 Command add_plan(CLI::App& app);
 // `from_dashes` outlives the command: "--" and what stood behind it, not parsed.

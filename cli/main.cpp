@@ -107,7 +107,8 @@ int main(int argc, char** argv) {
     from_dashes.assign(dashes, words.end());
     words.erase(dashes, words.end());
   }
-  const std::vector<Command> commands = {add_run(app, from_dashes), add_demo(app),   add_plan(app),
-                                         add_bench(app, words),     add_doctor(app), add_bench_player(app)};
+  const std::vector<Command> commands = {
+      add_run(app, from_dashes), add_demo(app),   add_plan(app),         add_calibrate(app),
+      add_bench(app, words),     add_doctor(app), add_bench_player(app), add_calibrate_player(app)};
   return parse_and_run(app, commands, std::move(words));
 }

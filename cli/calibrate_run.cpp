@@ -1,0 +1,348 @@
+// The coordinator of `tessera calibrate`: which plans the ranks are asked to run, and what follows from the times.
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <numeric>
+#include <sstream>
+
+#include <fmt/format.h>
+
+#include <tessera/error.hpp>
+
+#include "bench.hpp"
+#include "bench_session.hpp"
+#include "calibrate.hpp"
+#include "progress.hpp"
+
+namespace tessera::cli {
+namespace {
+
+using Seconds = std::chrono::duration<double>;
+
+constexpr int kCalibrateRounds =
+    4;  // of all cases: others disturb for a while, and nobody helps, so the best of them counts
+constexpr double kCallsNs = 100e3;  // shorter calls are timed several at once
+constexpr const char* kPlayerName = "tessera";
+constexpr double kElementBytes = 4, kMostColumns = 2048;
+
+// What is measured for the fit: one step of one kind between two layouts.
+struct FitCase {
+  StepKind kind;
+  size_t axis;
+  Plan plan;
+  double bytes;  // as the planner counts them
+  std::vector<double> medians = {};
+};
+
+struct Question {
+  std::string what;
+  Layout from, to;
+  Dims shape;
+};
+
+double least_of(const std::vector<double>& values) { return *std::min_element(values.begin(), values.end()); }
+
+double median_of(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// About so many bytes, each way divisible by `ranks`: square, but with rows of no more than 8 KiB, as weights have them.
+Dims matrix(double bytes, int64_t ranks) {
+  const auto n = static_cast<double>(ranks);
+  const auto divisible = [&](double extent) { return std::max<int64_t>(std::llround(extent / n), 1) * ranks; };
+  const int64_t columns = divisible(std::min(std::sqrt(bytes / kElementBytes), kMostColumns));
+  return {divisible(bytes / kElementBytes / static_cast<double>(columns)), columns};
+}
+
+double bytes_of_shape(const Dims& shape) { return static_cast<double>(volume(shape)) * kElementBytes; }
+
+// Closer together where caches end, with one at the beginning that is all latency.
+std::vector<double> measured_sizes(int64_t most) {
+  std::vector<double> sizes = {16};
+  for (int64_t bytes = 1024; bytes <= most; bytes *= bytes < (16 << 10) || bytes >= (2 << 20) ? 4 : 2) {
+    sizes.push_back(static_cast<double>(bytes));
+  }
+  return sizes;
+}
+
+// None of those, and no multiple of them.
+std::vector<double> checked_sizes(int64_t most) {
+  std::vector<double> sizes;
+  for (double bytes = 700; bytes < static_cast<double>(most); bytes *= 4.6) sizes.push_back(bytes);
+  return sizes;
+}
+
+std::vector<double> nanoseconds(const std::string& text) {
+  std::vector<double> list;
+  std::istringstream in(text);
+  for (std::string item; std::getline(in, item, ',');) list.push_back(std::stod(item));
+  return list;
+}
+
+// The axes to measure. A mesh that was named has its own. Else there are groups of 2, 4, … neighbours, and one of all.
+std::vector<MeasuredAxis> axes_for(const CalibrateOptions& options, int ranks) {
+  std::vector<MeasuredAxis> axes;
+  if (!options.mesh.empty()) {
+    const Mesh mesh = Mesh::parse(options.mesh);
+    for (size_t a = 0; a < mesh.ndim(); ++a) {
+      if (mesh.size(a) > 1) axes.push_back({mesh, a, mesh.axes()[a].name});
+    }
+    return axes;
+  }
+  for (int64_t group = 2; group <= ranks; group = group * 2 > ranks && group < ranks ? ranks : group * 2) {
+    axes.push_back({Mesh({{"group", ranks / group}, {"x", group}}), 1, "*"});
+  }
+  return axes;
+}
+
+class Calibration {
+ public:
+  explicit Calibration(const CalibrateOptions& options)
+      : ranks_(ranks_for(options)), most_bytes_(parse_size(options.up_to)), session_(ranks_) {
+    report_.options = options;
+    report_.ranks = ranks_;
+    report_.axes = axes_for(options, ranks_);
+  }
+
+  CalibrateReport run() {
+    const auto start = std::chrono::steady_clock::now();
+    session_.start(launch());
+    session_.await_all();
+    std::vector<FitCase> cases = fit_cases();
+    const std::vector<Question> questions = all_questions();
+    const size_t steps = (cases.size() + questions.size()) * kCalibrateRounds;
+    share_ns_ = report_.options.seconds * 1e9 / static_cast<double>(steps);
+    Progress progress(steps);
+    measure(cases, progress);
+    report_.topology = fit_topology(report_.axes, report_.measured);
+    check(questions, progress);
+    session_.finish();
+    report_.took_s = Seconds(std::chrono::steady_clock::now() - start).count();
+    return std::move(report_);
+  }
+
+ private:
+  static int ranks_for(const CalibrateOptions& options) {
+    if (options.mesh.empty()) return options.ranks;
+    const Mesh mesh = Mesh::parse(options.mesh);
+    for (const int rank : mesh.ranks()) {
+      if (rank >= mesh.size())
+        throw Error(fmt::format("the mesh {} has rank {}: leave out what follows @", mesh, rank));
+    }
+    return static_cast<int>(mesh.size());
+  }
+
+  Launch launch() const {
+    const std::string self = std::filesystem::read_symlink("/proc/self/exe");
+    const std::string count = std::to_string(ranks_);
+    std::vector<std::string> words{self, "calibrate-player", session_.socket(), report_.options.transport, count};
+    if (report_.options.transport == "shm")
+      words.insert(words.begin(), {self, "run", "-n", count, "--no-prefix", "--"});
+    return {kPlayerName, {std::move(words)}};
+  }
+
+  // What is asked ------------------------------------------------------------------------------------------------------
+
+  // Replicated but for one axis.
+  static Layout along(const MeasuredAxis& axis, const Placement& placement, const Dims& shape) {
+    std::vector<Placement> placements(axis.mesh.ndim(), Replicate());
+    placements[axis.axis] = placement;
+    return Layout(axis.mesh, std::move(placements)).resolved(shape);
+  }
+
+  // Half of the ranks, to hand something to the other half.
+  Layout half(bool second, const Dims& shape) const {
+    std::vector<int> members(static_cast<size_t>(ranks_ / 2));
+    std::iota(members.begin(), members.end(), second ? ranks_ / 2 : 0);
+    return Layout(Mesh({{"x", ranks_ / 2}}, members), {Shard(0)}).resolved(shape);
+  }
+
+  static FitCase one_step(StepKind kind, size_t axis, double bytes, const Layout& from, const Layout& to,
+                          const Dims& shape) {
+    Step step;
+    step.kind = kind;
+    step.before = from;
+    step.after = to;
+    return {kind, axis, Plan(from, to, shape, DType::f32, {step}, Topology()), bytes};
+  }
+
+  // `bytes`: what the busiest rank is to receive.
+  void add_fit_cases(std::vector<FitCase>& cases, size_t a, double bytes) const {
+    const MeasuredAxis& axis = report_.axes[a];
+    const auto n = static_cast<double>(axis.ranks());
+    const Dims shape = matrix(bytes * n / (n - 1), axis.ranks());
+    const double missing = bytes_of_shape(shape) * (n - 1) / n;
+    const auto add = [&](StepKind kind, const Placement& from, const Placement& to, const Dims& of, double moved) {
+      cases.push_back(one_step(kind, a, moved, along(axis, from, of), along(axis, to, of), of));
+    };
+    add(StepKind::all_gather, Shard(0), Replicate(), shape, missing);
+    add(StepKind::reduce_scatter, Partial(), Shard(0), shape, missing);
+    add(StepKind::all_reduce, Partial(), Replicate(), shape, missing);
+    const Dims larger = matrix(bytes * n * n / (n - 1), axis.ranks());
+    add(StepKind::all_to_all, Shard(0), Shard(1), larger, bytes_of_shape(larger) * (n - 1) / n / n);
+    if (a == 0) add(StepKind::embed, Shard(0), Partial(), shape, bytes_of_shape(shape));
+  }
+
+  std::vector<FitCase> fit_cases() const {
+    std::vector<FitCase> cases;
+    for (const double bytes : measured_sizes(most_bytes_)) {
+      for (size_t a = 0; a < report_.axes.size(); ++a) add_fit_cases(cases, a, bytes);
+      const Dims shape = matrix(bytes * ranks_ / 2, ranks_ / 2);
+      cases.push_back(one_step(StepKind::direct, report_.axes.size(), bytes_of_shape(shape) / (ranks_ / 2),
+                               half(false, shape), half(true, shape), shape));
+    }
+    return cases;
+  }
+
+  void add_questions(std::vector<Question>& questions, const MeasuredAxis& axis, double bytes) const {
+    const auto n = static_cast<double>(axis.ranks());
+    const std::string of = fmt::format("({})", axis.name == "*" ? fmt::format("{} ranks", axis.ranks()) : axis.name);
+    const Dims shape = matrix(bytes * n / (n - 1), axis.ranks()),
+               larger = matrix(bytes * n * n / (n - 1), axis.ranks());
+    const auto add = [&](const char* what, const Placement& from, const Placement& to, const Dims& whole) {
+      questions.push_back({what + of, along(axis, from, whole), along(axis, to, whole), whole});
+    };
+    add("all_gather", Shard(0), Replicate(), shape);
+    add("reduce_scatter", Partial(), Shard(0), shape);
+    add("all_reduce", Partial(), Replicate(), shape);
+    add("all_to_all", Shard(0), Shard(1), larger);
+    Sizes sizes(static_cast<size_t>(axis.ranks()), larger[1] / axis.ranks());
+    sizes.front() -= sizes.front() / 4;
+    sizes.back() = larger[1] - std::accumulate(sizes.begin(), sizes.end() - 1, int64_t{0});
+    add("ragged all_to_all", Shard(0), Shard(1, sizes), larger);
+  }
+
+  // Over all axes at once, each of which gets the other's dimension: no collective does that.
+  void add_direct(std::vector<Question>& questions, double bytes) const {
+    const MeasuredAxis& last = report_.axes.back();
+    if (report_.axes.size() < 2 || last.name == "*") return;
+    const auto n = static_cast<double>(ranks_);
+    const Dims shape = matrix(bytes * n * n / (n - 1), ranks_);
+    std::vector<Placement> from(last.mesh.ndim(), Replicate()), to = from;
+    for (size_t i = 0; i < 2; ++i) {
+      from[report_.axes[i].axis] = Shard(static_cast<int64_t>(i));
+      to[report_.axes[i].axis] = Shard(static_cast<int64_t>(1 - i));
+    }
+    questions.push_back({fmt::format("direct({},{})", report_.axes[0].name, report_.axes[1].name),
+                         Layout(last.mesh, from).resolved(shape), Layout(last.mesh, to).resolved(shape), shape});
+  }
+
+  std::vector<Question> all_questions() const {
+    std::vector<Question> questions;
+    for (const double bytes : checked_sizes(most_bytes_)) {
+      for (const MeasuredAxis& axis : report_.axes) add_questions(questions, axis, bytes);
+      add_direct(questions, bytes);
+      const Dims shape = matrix(bytes * ranks_ / 2, ranks_ / 2);
+      questions.push_back({"to other ranks", half(false, shape), half(true, shape), shape});
+    }
+    std::stable_sort(questions.begin(), questions.end(),
+                     [](const Question& a, const Question& b) { return a.what < b.what; });
+    return questions;
+  }
+
+  // What it takes ------------------------------------------------------------------------------------------------------
+
+  // By sample, the slowest rank.
+  std::vector<double> slowest(const std::string& line) {
+    std::vector<double> most;
+    for (const std::string& answer : session_.ask(kPlayerName, line)) {
+      const auto times = nanoseconds(bench::parse_line(answer).word("ns"));
+      most.resize(std::max(most.size(), times.size()));
+      for (size_t i = 0; i < times.size(); ++i) most[i] = std::max(most[i], times[i]);
+    }
+    return most;
+  }
+
+  // The median, in microseconds, of as many calls as the case's share of the time allows.
+  double median_us(const std::string& plan) {
+    constexpr double kLeast = 3, kMost = 300;
+    const double once = std::max(slowest("plan " + plan)[0], 1.0);
+    const double inner = std::clamp(std::floor(kCallsNs / once), 1.0, 100.0);
+    const double samples = std::clamp(std::floor(share_ns_ / (once * inner)), kLeast, kMost);
+    return median_of(slowest(fmt::format("turn samples={:.0f} inner={:.0f}", samples, inner))) / 1000;
+  }
+
+  // On a busy machine all takes longer: then there are fewer rounds, one at least.
+  template <class Fn>
+  void rounds(double seconds, Fn&& one_round) {
+    const auto start = std::chrono::steady_clock::now();
+    for (int round = 0; round < kCalibrateRounds; ++round) {
+      if (round > 0 && Seconds(std::chrono::steady_clock::now() - start).count() > seconds) return;
+      one_round();
+    }
+  }
+
+  void measure(std::vector<FitCase>& cases, Progress& progress) {
+    rounds(report_.options.seconds, [&] {
+      for (FitCase& c : cases) {
+        progress.step(fmt::format("measuring {} of {}", name(c.kind), size_text(std::llround(c.bytes))));
+        c.medians.push_back(median_us(c.plan.to_json()));
+      }
+    });
+    for (const FitCase& c : cases) report_.measured.push_back({c.kind, c.axis, c.bytes, least_of(c.medians)});
+  }
+
+  void check(const std::vector<Question>& questions, Progress& progress) {
+    std::vector<Plan> plans;
+    std::vector<std::vector<double>> medians(questions.size());
+    for (const Question& q : questions) plans.push_back(plan(q.from, q.to, q.shape, DType::f32, report_.topology));
+    rounds(report_.options.seconds / 2, [&] {
+      for (size_t i = 0; i < questions.size(); ++i) {
+        progress.step(fmt::format("checking {} of {}", questions[i].what, size_text(plans[i].bytes_moved())));
+        medians[i].push_back(median_us(plans[i].to_json()));
+      }
+    });
+    for (size_t i = 0; i < questions.size(); ++i) {
+      CheckRow row{.what = questions[i].what, .steps = {}};
+      for (const Step& step : plans[i].steps())
+        row.steps += (row.steps.empty() ? "" : ", ") + std::string(name(step.kind));
+      row.bytes = plans[i].bytes_moved();
+      row.predicted_us = plans[i].cost_us();
+      row.measured_us = least_of(medians[i]);
+      double apart = 0;
+      for (const double us : medians[i]) apart += std::abs(std::log(us / row.measured_us));
+      row.noise = std::exp(apart / std::max<double>(static_cast<double>(medians[i].size()) - 1, 1));
+      report_.checks.push_back(std::move(row));
+    }
+  }
+
+  int ranks_;
+  int64_t most_bytes_;
+  Session session_;
+  CalibrateReport report_;
+  double share_ns_ = 0;  // of a case, in a round
+};
+
+}  // namespace
+
+double CalibrateReport::error() const {
+  double sum = 0;
+  for (const CheckRow& row : checks) sum += std::abs(std::log(row.predicted_us / row.measured_us));
+  return checks.empty() ? 0 : std::exp(sum / static_cast<double>(checks.size())) - 1;
+}
+
+std::vector<std::pair<std::string, double>> CalibrateReport::biases() const {
+  std::vector<std::pair<std::string, double>> list;
+  for (size_t begin = 0, end = 0; begin < checks.size(); begin = end) {  // they are in the order of `what`
+    double sum = 0;
+    for (end = begin; end < checks.size() && checks[end].what == checks[begin].what; ++end) {
+      sum += std::log(checks[end].predicted_us / checks[end].measured_us);
+    }
+    list.emplace_back(checks[begin].what, std::exp(sum / static_cast<double>(end - begin)) - 1);
+  }
+  return list;
+}
+
+double CalibrateReport::noise() const {
+  double sum = 0;
+  for (const CheckRow& row : checks) sum += std::log(row.noise);
+  return checks.empty() ? 0 : std::exp(sum / static_cast<double>(checks.size())) - 1;
+}
+
+CalibrateReport run_calibrate(const CalibrateOptions& options) { return Calibration(options).run(); }
+
+}  // namespace tessera::cli
