@@ -60,7 +60,10 @@ struct LinkUnknowns {
   Link link(const std::vector<double>& x) const { return {x[latency], transfer.curve(x), reduce.curve(x)}; }
 };
 
-bool reduces(StepKind kind) { return kind == StepKind::reduce_scatter || kind == StepKind::all_reduce; }
+// A direct step along an axis is a reduction, one between meshes is not.
+bool reduces(StepKind kind) {
+  return kind == StepKind::reduce_scatter || kind == StepKind::all_reduce || kind == StepKind::direct;
+}
 
 // At measured sizes but the smallest, which is all latency. Kinds differ a little in their sizes: one knot for all that are
 // near each other.
@@ -86,7 +89,7 @@ class Fit {
       LinkUnknowns& link = links_.emplace_back();
       link.latency = unknowns_++;
       link.transfer = curve([&](const Measurement& m) { return m.axis == a && m.kind != StepKind::embed; });
-      link.reduce = curve([&](const Measurement& m) { return m.axis == a && reduces(m.kind); });
+      link.reduce = curve([&](const Measurement& m) { return m.axis == a && a < axes_.size() && reduces(m.kind); });
     }
     copy_ = curve([&](const Measurement& m) { return m.kind == StepKind::embed; });
   }
@@ -135,12 +138,12 @@ class Fit {
     }
     const LinkUnknowns& link = links_[m.axis];
     const bool exchange = m.kind == StepKind::all_to_all || m.kind == StepKind::direct;
-    const double hops = m.kind == StepKind::direct ? 1 : static_cast<double>(axes_[m.axis].ranks() - 1);
+    const double hops = m.axis == axes_.size() ? 1 : static_cast<double>(axes_[m.axis].ranks() - 1);
     const double times = m.kind == StepKind::all_reduce ? 2 : 1;
     row[exchange ? kExchangeBase : kBase] = 1;
     row[link.latency] = times * hops;
     link.transfer.add(row, m.bytes, times);
-    if (reduces(m.kind)) link.reduce.add(row, m.bytes, 1);
+    if (reduces(m.kind) && m.axis < axes_.size()) link.reduce.add(row, m.bytes, 1);
     return row;
   }
 

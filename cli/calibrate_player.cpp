@@ -7,7 +7,6 @@
 
 #include <tessera/tessera.hpp>
 
-#include "bench.hpp"
 #include "calibrate.hpp"
 #include "plan_runner.hpp"
 #include "players/play.hpp"
@@ -45,7 +44,7 @@ class CalibrateRank {
       x = comm_.allocate(plan.dtype(), box->extent);
       std::memset(x.data(), 0x3f, static_cast<size_t>(x.bytes()));  // numbers near 1
     }
-    runner_.emplace(comm_, plan, x, cache_bytes_);
+    runner_.emplace(comm_, plan, x);
     double ns = sample_ns(1);
     for (size_t i = 0; i < runner_->sets(); ++i) ns = std::min(ns, sample_ns(1));
     return fmt::format("ready ns={:.1f}", ns);
@@ -70,7 +69,6 @@ class CalibrateRank {
 
   Comm& comm_;
   bench::Channel channel_;
-  const int64_t cache_bytes_ = this_machine().cache_bytes;
   std::optional<PlanRunner> runner_;
 };
 

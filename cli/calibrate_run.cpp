@@ -60,10 +60,10 @@ Dims matrix(double bytes, int64_t ranks) {
 
 double bytes_of_shape(const Dims& shape) { return static_cast<double>(volume(shape)) * kElementBytes; }
 
-// Closer together where caches end, with one at the beginning that is all latency.
+// The first is all latency. Up to 2 KiB of a rank travel with the announcement, so there are sizes on both sides of that.
 std::vector<double> measured_sizes(int64_t most) {
-  std::vector<double> sizes = {16};
-  for (int64_t bytes = 1024; bytes <= most; bytes *= bytes < (16 << 10) || bytes >= (2 << 20) ? 4 : 2) {
+  std::vector<double> sizes = {16, 1024, 2048};
+  for (int64_t bytes = 3072; bytes <= most; bytes = bytes == 3072 ? 8192 : bytes * (bytes < (1 << 20) ? 2 : 4)) {
     sizes.push_back(static_cast<double>(bytes));
   }
   return sizes;
@@ -184,6 +184,9 @@ class Calibration {
     add(StepKind::all_reduce, Partial(), Replicate(), shape, missing);
     const Dims larger = matrix(bytes * n * n / (n - 1), axis.ranks());
     add(StepKind::all_to_all, Shard(0), Shard(1), larger, bytes_of_shape(larger) * (n - 1) / n / n);
+    // A reduction in one exchange, which is what the planner takes where an all-reduce would need two rounds.
+    const Dims smaller = matrix(bytes / (n - 1), axis.ranks());
+    add(StepKind::direct, Partial(), Replicate(), smaller, bytes_of_shape(smaller) * (n - 1));
     if (a == 0) add(StepKind::embed, Shard(0), Partial(), shape, bytes_of_shape(shape));
   }
 
@@ -266,12 +269,12 @@ class Calibration {
     return median_of(slowest(fmt::format("turn samples={:.0f} inner={:.0f}", samples, inner))) / 1000;
   }
 
-  // On a busy machine all takes longer: then there are fewer rounds, one at least.
+  // On a busy machine all takes longer: then there are fewer rounds, two at least, which tell the noise.
   template <class Fn>
   void rounds(double seconds, Fn&& one_round) {
     const auto start = std::chrono::steady_clock::now();
     for (int round = 0; round < kCalibrateRounds; ++round) {
-      if (round > 0 && Seconds(std::chrono::steady_clock::now() - start).count() > seconds) return;
+      if (round > 1 && Seconds(std::chrono::steady_clock::now() - start).count() > seconds) return;
       one_round();
     }
   }

@@ -33,12 +33,12 @@ double timed_us(Comm& comm, PlanRunner& runner) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
 
-// Warms up with every copy of the input; the slowest call after the first tells how many runs there is time for.
+// Warms up with every copy of the input; the fastest call tells how many runs there is time for.
 std::vector<double> times_of(Comm& comm, PlanRunner& runner) {
-  double slowest = 1;
-  for (size_t i = 0; i < runner.sets(); ++i) slowest = std::max(i == 1 ? 1 : slowest, timed_us(comm, runner));
-  slowest = most_of<double>(comm, {slowest})[0];
-  const int64_t runs = std::clamp<int64_t>(std::llround(kTimedUs / slowest), kLeastRuns, kMostRuns);
+  double fastest = timed_us(comm, runner);
+  for (size_t i = 1; i < runner.sets(); ++i) fastest = std::min(fastest, timed_us(comm, runner));
+  fastest = std::max(most_of<double>(comm, {fastest})[0], 1.0);
+  const int64_t runs = std::clamp<int64_t>(std::llround(kTimedUs / fastest), kLeastRuns, kMostRuns);
   std::vector<double> times;
   for (int64_t i = 0; i < runs; ++i) times.push_back(timed_us(comm, runner));
   times = most_of(comm, std::move(times));
@@ -117,12 +117,11 @@ int ranks_of(const Plan& plan) {
 Executed execute(Comm& comm, const Plan& plan) {
   Executed executed;
   executed.ranks = comm.size();
-  const int64_t cache_bytes = this_machine().cache_bytes;
   const Tensor x = part_of(plan.from(), plan.shape(), plan.dtype(), comm.rank());
   check(comm, plan, redistribute(comm, x, plan), executed);
   if (!executed.wrong.empty()) return executed;
   {
-    PlanRunner runner(comm, plan, x, cache_bytes);
+    PlanRunner runner(comm, plan, x);
     const auto times = times_of(comm, runner);
     executed.whole.us = times[times.size() / 2];
     executed.runs = static_cast<int64_t>(times.size());
@@ -134,7 +133,7 @@ Executed execute(Comm& comm, const Plan& plan) {
     Tensor next;
     figures.bytes = bytes_of(comm, one, now, next);
     executed.whole.bytes += figures.bytes;
-    PlanRunner runner(comm, one, now, cache_bytes);
+    PlanRunner runner(comm, one, now);
     const auto times = times_of(comm, runner);
     figures.us = times[times.size() / 2];
     now = next;

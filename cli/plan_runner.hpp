@@ -8,14 +8,17 @@
 
 namespace tessera::cli {
 
-// Calls take turns with copies of the input, and the result of a copy's last call is dropped just before its next: so
-// inputs and outputs that together pass twice the last level of cache are not found there, as they would be if one call
-// followed the other on the same memory. Small ones are, as in life.
+// Calls take turns with up to 512 copies of the input, and the result of a copy's last call is dropped just before its next.
+// Inputs and outputs of all ranks go through so many bytes together, whatever the size of the tensor: more than cores have
+// of cache for themselves. So no call finds what it needs where the call before it left it, and times do not jump where the
+// copies happen to outgrow a cache.
+inline constexpr int64_t kRotatedBytes = 32 << 20;
+
 class PlanRunner {
  public:
-  PlanRunner(Comm& comm, const Plan& plan, const Tensor& x, int64_t cache_bytes) : comm_(comm), plan_(plan) {
-    constexpr int64_t kMost = 16;
-    const int64_t sets = std::clamp<int64_t>(2 * cache_bytes / (bytes_of_a_call() + 1) + 1, 2, kMost);
+  PlanRunner(Comm& comm, const Plan& plan, const Tensor& x) : comm_(comm), plan_(plan) {
+    constexpr int64_t kMost = 512;
+    const int64_t sets = std::clamp<int64_t>(kRotatedBytes / (bytes_of_a_call() + 1) + 1, 2, kMost);
     for (int64_t i = 0; i < sets; ++i) inputs_.push_back(copy_of(x));
     outputs_.resize(inputs_.size());
   }
