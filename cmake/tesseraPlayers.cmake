@@ -1,12 +1,6 @@
 # The players of `tessera bench` that are programs of their own, in build/bench/: one MPI source, built with each MPI that
 # is there, and a Python script. Where an MPI is missing the command line builds all the same and says so when asked.
-# Elsewhere than on Debian, name the compilers and launchers: -DTESSERA_OPENMPI_CXX=…, -DTESSERA_OPENMPI_RUN=….
-find_program(TESSERA_OPENMPI_CXX mpicxx.openmpi)
-find_program(TESSERA_OPENMPI_RUN mpirun.openmpi)
-find_program(TESSERA_MPICH_CXX mpicxx.mpich)
-find_program(TESSERA_MPICH_RUN NAMES mpirun.mpich mpiexec.hydra)
-mark_as_advanced(TESSERA_OPENMPI_CXX TESSERA_OPENMPI_RUN TESSERA_MPICH_CXX TESSERA_MPICH_RUN)
-
+# tesseraMpi.cmake has found the compilers and launchers.
 set(players ${PROJECT_SOURCE_DIR}/bench/players)
 file(GLOB player_headers CONFIGURE_DEPENDS ${players}/*.hpp)
 configure_file(${players}/gloo_player.py ${PROJECT_BINARY_DIR}/bench/gloo_player.py COPYONLY)

@@ -62,8 +62,9 @@ class Comm {
   Comm& operator=(Comm&&) noexcept;
   ~Comm();
 
-  // The communicator of all ranks that this program was started with: by `tessera run`, on one host. A program that was
-  // started plainly is one rank. Collective among the ranks, once a process. Throws Error, PeerLostError, TimeoutError.
+  // The communicator of all ranks that this program was started with: by `tessera run`, on one host, or by an MPI's
+  // launcher (mpirun, srun), on many. A program that was started plainly is one rank. Collective among the ranks, once a
+  // process. Throws Error, PeerLostError, TimeoutError.
   static Comm from_env(const RunOptions& options);
   static Comm from_env();
 

@@ -8,6 +8,8 @@
 #include <tessera/comm.hpp>
 
 #include "comm/comm_state.hpp"
+#include "transport/mpi/connect.hpp"
+#include "transport/mpi/library.hpp"
 #include "transport/shm/connect.hpp"
 #include "transport/threads/threads.hpp"
 
@@ -32,6 +34,12 @@ Comm alone(const RunOptions& options) {
                                                   options.timeout));
 }
 
+Comm under_mpi(const std::string& mpi, const RunOptions& options) {
+  Comm comm = mpi::connect(mpi, options);
+  setenv("TESSERA_MPI", "none", 1);  // what this rank starts in its turn is no rank
+  return comm;
+}
+
 }  // namespace
 
 Comm Comm::from_env(const RunOptions& options) {
@@ -39,10 +47,12 @@ Comm Comm::from_env(const RunOptions& options) {
   if (options.timeout.count() <= 0)
     throw Error(fmt::format("Comm::from_env(): a timeout of {} ns is not positive", options.timeout.count()));
   const auto given = shm::hand_over_from_environment();
-  if (!given && !joined) return alone(options);
+  const auto mpi = given ? std::nullopt : mpi::launched_by();
+  if (!given && !mpi && !joined) return alone(options);
   if (joined.exchange(true)) {
     throw Error("Comm::from_env() works once in a process: use comm.split(0) for another communicator");
   }
+  if (mpi) return under_mpi(*mpi, options);
   auto segment = shm::Segment::attach(given->descriptor);
   if (segment->ranks() != given->ranks) {
     throw Error(fmt::format("{} is {}, but the launcher's memory is for {}", shm::kRanksVariable, given->ranks,

@@ -8,7 +8,7 @@
 
 #include "support/failures.hpp"
 #include "support/processes.hpp"
-#include "transport/shm/chunks.hpp"
+#include "transport/chunks.hpp"
 #include "transport/shm/heap.hpp"
 #include "transport/shm/shm.hpp"
 

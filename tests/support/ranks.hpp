@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdlib>
 #include <functional>
 #include <string>
 #include <tuple>
@@ -37,9 +38,39 @@ inline std::function<void(int, const Body&)> on_processes(shm::Way way) {
   };
 }
 
+// Under an MPI's launcher every process runs the whole test program, as one rank of each test. How many it started is told
+// in TESSERA_TEST_MPI, so that ranks which did not find each other are noticed; 0: no MPI.
+inline int mpi_ranks() {
+  const char* text = std::getenv("TESSERA_TEST_MPI");
+  return text == nullptr ? 0 : std::atoi(text);
+}
+
+// Joined before the first test, and left after the last one: MPI must be finalised before main() returns.
+class MpiWorld : public testing::Environment {
+ public:
+  void SetUp() override {
+    world() = Comm::from_env({.timeout = std::chrono::seconds(60)});
+    ASSERT_EQ(world().size(), mpi_ranks());
+  }
+  void TearDown() override { world() = Comm(); }
+  static Comm& world() {
+    static Comm comm;
+    return comm;
+  }
+};
+inline testing::Environment* const mpi_world = mpi_ranks() > 0 ? testing::AddGlobalTestEnvironment(new MpiWorld)
+                                                               : nullptr;
+
+// A communicator of its own for each test, as one that failed is dead.
+inline void on_mpi(int, const Body& body) {
+  Comm comm = MpiWorld::world().split(0);
+  body(comm);
+}
+
 inline const std::vector<TransportUnderTest>& transports() {
   // Long enough for a sanitizer on a busy machine, short enough that a hang is an error and not the end of the suite.
   static const std::vector<TransportUnderTest> list = [] {
+    if (mpi_ranks() > 0) return std::vector<TransportUnderTest>{{"mpi", on_mpi}};
     std::vector<TransportUnderTest> all = {
         {"threads", [](int ranks, const Body& body) { run(ranks, body, {.timeout = std::chrono::seconds(120)}); }},
         {"shm_staged", on_processes(shm::Way::staged)},
@@ -73,7 +104,9 @@ class Conformance : public testing::TestWithParam<std::tuple<size_t, int>> {
 };
 
 inline auto everywhere() {
-  const std::vector<int> ranks = kSanitized ? std::vector{1, 3, 7} : std::vector{1, 2, 3, 4, 7};
+  const std::vector<int> ranks = mpi_ranks() > 0 ? std::vector{mpi_ranks()}
+                                 : kSanitized    ? std::vector{1, 3, 7}
+                                                 : std::vector{1, 2, 3, 4, 7};
   return testing::Combine(testing::Range(size_t{0}, transports().size()), testing::ValuesIn(ranks));
 }
 

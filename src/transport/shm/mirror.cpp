@@ -4,7 +4,7 @@
 
 #include "tensor/copy.hpp"
 #include "tensor/strided.hpp"
-#include "transport/shm/chunks.hpp"
+#include "transport/chunks.hpp"
 
 namespace tessera::shm {
 namespace {

@@ -11,7 +11,7 @@
 #include "tensor/copy.hpp"
 #include "tensor/reduce.hpp"
 #include "tensor/strided.hpp"
-#include "transport/shm/chunks.hpp"
+#include "transport/chunks.hpp"
 
 namespace tessera::shm {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "tensor/copy.hpp"
 #include "tensor/runs.hpp"
-#include "transport/shm/chunks.hpp"
+#include "transport/chunks.hpp"
 
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22

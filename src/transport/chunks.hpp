@@ -5,7 +5,7 @@
 
 #include <tessera/dims.hpp>
 
-namespace tessera::shm {
+namespace tessera {
 
 class Chunks {
  public:
@@ -51,4 +51,4 @@ class Chunks {
   int64_t steps_ = 1;
 };
 
-}  // namespace tessera::shm
+}  // namespace tessera

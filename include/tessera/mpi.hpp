@@ -1,0 +1,26 @@
+// For programs that use MPI themselves. Include it where <mpi.h> can be included; all else of tessera knows no MPI, which
+// is why this is a function of its own and no member of Comm.
+#pragma once
+
+#include <mpi.h>
+
+#include <tessera/detail/from_mpi.hpp>
+
+namespace tessera {
+
+// The ranks of `comm` as a communicator of tessera's. Collective among them. It is a duplicate: `comm` itself carries no
+// message of tessera's, and may be freed. MPI must be initialised, with MPI_THREAD_FUNNELED or more; asynchronous calls
+// need MPI_THREAD_MULTIPLE. Whoever initialised MPI finalises it, when the Comm is gone.
+// Throws Error, also where tessera was built without this MPI. Cost: one MPI_Comm_dup.
+inline Comm from_mpi(MPI_Comm comm, const RunOptions& options = {}) {
+  int flag = 0;
+  MPI_Initialized(&flag);
+  if (flag == 0) throw Error("from_mpi(): MPI is not initialised: call MPI_Init_thread() first");
+  if (comm == MPI_COMM_NULL) throw Error("from_mpi(): the communicator is MPI_COMM_NULL: this rank is in no group");
+  char library[MPI_MAX_LIBRARY_VERSION_STRING + 1] = "";
+  int length = 0;
+  MPI_Get_library_version(library, &length);
+  return detail::from_mpi(library, static_cast<int32_t>(MPI_Comm_c2f(comm)), options);
+}
+
+}  // namespace tessera

@@ -1,0 +1,59 @@
+// What tessera asks of an MPI, as a table of functions without any type of its own. A small library for each MPI fills it
+// (shim.cpp) and is loaded when it is needed: so one build of tessera works with every MPI, and none is needed to build it.
+#pragma once
+
+#include <cstdint>
+
+namespace tessera::mpi {
+
+inline constexpr int32_t kApiVersion = 1;
+inline constexpr const char* kApiSymbol = "tessera_mpi_api";
+inline constexpr int kAnySource = -1;
+
+// MPI's own handles: a pointer or a number, whichever the library has.
+using CommHandle = uint64_t;
+using RequestHandle = uint64_t;
+
+enum ThreadLevel : int32_t { single, funneled, serialized, multiple };
+
+// A message that was found and is nobody else's any more.
+struct Found {
+  uint64_t message = 0;
+  int32_t source = 0;
+  int32_t tag = 0;
+  int64_t bytes = 0;
+};
+
+// All return 0, or an error code of MPI's that error_text() explains. Counts are bytes, below 2^31.
+struct Api {
+  int32_t version = kApiVersion;
+  const char* (*library)() = nullptr;  // its name and version, a line
+  int (*is_initialized)(int32_t* flag) = nullptr;
+  int (*is_finalized)(int32_t* flag) = nullptr;
+  int (*init)(int32_t* thread_level) = nullptr;  // asks for the highest
+  int (*thread_level)(int32_t* thread_level, int32_t* is_main) = nullptr;
+  int (*finalize)() = nullptr;
+  void (*error_text)(int code, char* text, int32_t capacity) = nullptr;
+
+  CommHandle (*world)() = nullptr;
+  CommHandle (*from_fortran)(int32_t handle) = nullptr;
+  // Errors on the new communicator come back as codes.
+  int (*duplicate)(CommHandle comm, CommHandle* made) = nullptr;
+  // color < 0: in none, and *made is 0.
+  int (*split)(CommHandle comm, int32_t color, int32_t key, CommHandle* made) = nullptr;
+  int (*free)(CommHandle* comm) = nullptr;
+  int (*rank_and_size)(CommHandle comm, int32_t* rank, int32_t* size) = nullptr;
+
+  int (*isend)(const void* data, int64_t bytes, int32_t to, int32_t tag, CommHandle comm,
+               RequestHandle* made) = nullptr;
+  int (*irecv)(void* data, int64_t bytes, int32_t from, int32_t tag, CommHandle comm, RequestHandle* made) = nullptr;
+  // Of `count` requests (0: none) those that are over: *done of them, their numbers in `which`; their handles become 0.
+  int (*test_some)(int32_t count, RequestHandle* requests, int32_t* done, int32_t* which) = nullptr;
+  // Asks to give up a receive: the request is over soon, if no message was on its way to it.
+  int (*cancel)(RequestHandle request) = nullptr;
+  // Looks for a message without waiting; tag < 0: any.
+  int (*find)(int32_t source, int32_t tag, CommHandle comm, int32_t* flag, Found* found) = nullptr;
+  int (*irecv_found)(void* data, int64_t bytes, Found* found, RequestHandle* made) = nullptr;
+};
+
+}  // namespace tessera::mpi

@@ -1,0 +1,42 @@
+#include "transport/mpi/connect.hpp"
+
+#include <fmt/format.h>
+
+#include <tessera/detail/from_mpi.hpp>
+
+#include "comm/comm_state.hpp"
+#include "transport/mpi/mpi.hpp"
+
+namespace tessera {
+namespace mpi {
+namespace {
+
+Comm take_duplicate(std::shared_ptr<World> world, CommHandle comm, const RunOptions& options) {
+  CommHandle own = 0;
+  world->check(world->api().duplicate(comm, &own), "MPI_Comm_dup");
+  return Comm(std::make_shared<detail::CommState>(std::make_unique<MpiTransport>(std::move(world), own, options.probe),
+                                                  options.name, options.timeout));
+}
+
+}  // namespace
+
+Comm connect(const std::string& mpi, const RunOptions& options) {
+  const auto world = World::of(mpi);
+  return take_duplicate(world, world->api().world(), options);
+}
+
+}  // namespace mpi
+
+Comm detail::from_mpi(const std::string& library, int32_t handle, const RunOptions& options) {
+  if (options.timeout.count() <= 0) {
+    throw Error(fmt::format("from_mpi(): a timeout of {} ns is not positive", options.timeout.count()));
+  }
+  const bool is_open = library.find("Open MPI") != std::string::npos;
+  if (!is_open && library.find("MPICH") == std::string::npos) {
+    throw Error(fmt::format("from_mpi(): \"{:.80}\" is neither Open MPI nor MPICH", library));
+  }
+  const auto world = mpi::World::of(is_open ? "openmpi" : "mpich");
+  return mpi::take_duplicate(world, world->api().from_fortran(handle), options);
+}
+
+}  // namespace tessera

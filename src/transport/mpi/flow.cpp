@@ -1,0 +1,270 @@
+#include "transport/mpi/flow.hpp"
+
+#include <algorithm>
+
+#include "tensor/copy.hpp"
+#include "tensor/loop_nest.hpp"
+#include "tensor/reduce.hpp"
+#include "tensor/strided.hpp"
+
+namespace tessera::mpi {
+namespace {
+
+constexpr int64_t kPieceBytes = int64_t{1} << 20;
+constexpr int kWindow = 8;  // pieces on their way, by peer and direction
+
+Chunks pieces_of(const Box& box, DType dtype) { return {box.extent, kPieceBytes / size_bytes(dtype)}; }
+
+bool comes_before(int tensor, const Box& box, int other_tensor, const Box& other) {
+  if (tensor != other_tensor) return tensor < other_tensor;
+  const auto less = [](const Dims& a, const Dims& b) {
+    return std::lexicographical_compare(a.begin(), a.end(), b.begin(), b.end());
+  };
+  if (!(box.offset == other.offset)) return less(box.offset, other.offset);
+  return less(box.extent, other.extent);
+}
+
+int64_t bytes_of(const ConstView& view) { return view.elements() * size_bytes(view.dtype); }
+
+}  // namespace
+
+Flow::Flow(World& world, CommHandle comm, int rank, const Move& move, std::span<const Tensor> mine,
+           const PeerTensors& peers)
+    : world_(world),
+      comm_(comm),
+      rank_(rank),
+      move_(move),
+      mine_(mine),
+      peers_(peers),
+      total_bytes_(move.received_bytes(mine)),
+      sends_(peers.size()),
+      receives_(peers.size()) {
+  list_sends();
+  list_receives();
+  list_units();
+}
+
+// What could not be ended keeps the tensors, so that whatever it still touches is nobody else's.
+Flow::~Flow() {
+  for (size_t i = 0; i < requests_.size(); ++i) {
+    if (!pending_[i].is_send) world_.api().cancel(requests_[i]);
+  }
+  const auto end = Clock::now() + std::chrono::milliseconds(200);
+  for (Patience patience; !requests_.empty() && Clock::now() < end; patience.pause()) {
+    int32_t done = 0;
+    which_.resize(requests_.size());
+    if (world_.api().test_some(static_cast<int32_t>(requests_.size()), requests_.data(), &done, which_.data()) != 0)
+      break;
+    for (size_t i = requests_.size(); i-- > 0;) {
+      if (requests_[i] != 0) continue;
+      requests_.erase(requests_.begin() + static_cast<ptrdiff_t>(i));
+      pending_.erase(pending_.begin() + static_cast<ptrdiff_t>(i));
+    }
+  }
+  if (requests_.empty()) return;
+  const auto tensors = std::make_shared<std::vector<Tensor>>(mine_.begin(), mine_.end());
+  for (size_t i = 0; i < requests_.size(); ++i) {
+    auto buffer = std::make_shared<std::vector<std::byte>>(std::move(pending_[i].buffer));
+    world_.keep(requests_[i], std::pair(tensors, std::move(buffer)));
+  }
+}
+
+// What was said in the record itself is there already.
+bool Flow::travels(int rank, int tensor) const {
+  const Announced* announced = peers_[static_cast<size_t>(rank)][static_cast<size_t>(tensor)];
+  return announced == nullptr || announced->inlined == nullptr;
+}
+
+void Flow::list_sends() {
+  for (const Send& send : move_.sends) {
+    if (!travels(rank_, send.tensor) || send.box.elements() == 0) continue;
+    const DType dtype = mine_[static_cast<size_t>(send.tensor)].dtype();
+    sends_[static_cast<size_t>(send.rank)].lanes.push_back(
+        {send.rank, send.tensor, send.box, 0, 0, pieces_of(send.box, dtype)});
+  }
+}
+
+void Flow::list_receives() {
+  for (size_t r = 0; r < move_.receives.size(); ++r) {
+    const Receive& receive = move_.receives[r];
+    for (size_t t = 0; t < receive.terms; ++t) {
+      const Term& term = move_.terms[receive.first_term + t];
+      if (term.rank == rank_ || !travels(term.rank, term.tensor) || term.box.elements() == 0) continue;
+      const DType dtype = mine_[static_cast<size_t>(receive.tensor)].dtype();
+      receives_[static_cast<size_t>(term.rank)].lanes.push_back(
+          {term.rank, term.tensor, term.box, r, t, pieces_of(term.box, dtype)});
+    }
+  }
+  for (auto* queues : {&sends_, &receives_}) {
+    for (Queue& queue : *queues) {
+      std::stable_sort(queue.lanes.begin(), queue.lanes.end(),
+                       [](const Lane& a, const Lane& b) { return comes_before(a.tensor, a.box, b.tensor, b.box); });
+    }
+  }
+}
+
+// The terms of one result lie in the same box of the same tensor on every rank, so in this order what is combined next
+// comes next from every peer.
+void Flow::list_units() {
+  first_unit_.assign(move_.receives.size(), SIZE_MAX);
+  std::vector<const Lane*> firsts;
+  std::vector<size_t> remote(move_.receives.size(), 0);
+  for (const Queue& queue : receives_) {
+    for (const Lane& lane : queue.lanes) {
+      if (move_.receives[lane.receive].is_copy()) continue;
+      if (remote[lane.receive]++ == 0) firsts.push_back(&lane);
+    }
+  }
+  std::stable_sort(firsts.begin(), firsts.end(),
+                   [](const Lane* a, const Lane* b) { return comes_before(a->tensor, a->box, b->tensor, b->box); });
+  for (const Lane* lane : firsts) {
+    first_unit_[lane->receive] = units_.size();
+    for (int64_t piece = 0; piece < lane->pieces.count(); ++piece) {
+      units_.push_back({lane->receive, piece, remote[lane->receive], {}});
+      units_.back().terms.resize(move_.receives[lane->receive].terms);
+    }
+  }
+}
+
+void Flow::start() {
+  post_all();
+  do_local();
+}
+
+View Flow::target_of(const Receive& receive) const {
+  return view_of(mine_[static_cast<size_t>(receive.tensor)]).box(receive.box);
+}
+
+ConstView Flow::own_or_inlined(const Term& term) const {
+  const auto number = static_cast<size_t>(term.tensor);
+  if (term.rank == rank_) return view_of(mine_[number]).box(term.box);
+  return peers_[static_cast<size_t>(term.rank)][number]->inlined_view().box(term.box);
+}
+
+// All that needs nobody.
+void Flow::do_local() {
+  std::vector<ConstView> terms;
+  for (const Receive& receive : move_.receives) {
+    terms.clear();
+    for (size_t t = 0; t < receive.terms; ++t) {
+      const Term& term = move_.terms[receive.first_term + t];
+      if (term.rank != rank_ && travels(term.rank, term.tensor)) break;
+      terms.push_back(own_or_inlined(term));
+    }
+    if (terms.size() != receive.terms) continue;
+    if (receive.is_copy()) copy_box(target_of(receive), terms[0], total_bytes_);
+    else reduce_boxes(target_of(receive), terms, receive.reduction, total_bytes_, receive.axes);
+  }
+}
+
+// The next piece of a queue. False: none may go yet.
+bool Flow::post(size_t number, bool is_send) {
+  Queue& queue = (is_send ? sends_ : receives_)[number];
+  while (queue.at < queue.lanes.size() && queue.lanes[queue.at].next == queue.lanes[queue.at].pieces.count())
+    ++queue.at;
+  if (queue.at == queue.lanes.size() || queue.pending == kWindow) return false;
+  Lane& lane = queue.lanes[queue.at];
+  Pending pending{is_send, number, queue.at, lane.next, SIZE_MAX, {}};
+  const Box piece = lane.pieces[lane.next];
+  RequestHandle request = 0;
+  const Api& api = world_.api();
+  if (is_send) {
+    ConstView from = view_of(mine_[static_cast<size_t>(lane.tensor)]).box(lane.box).box(piece);
+    if (!is_row_major(from)) {
+      pending.buffer.resize(static_cast<size_t>(bytes_of(from)));
+      copy_box({pending.buffer.data(), from.dtype, from.shape, row_major(from.shape)}, from);
+      from.data = pending.buffer.data();
+    }
+    world_.check(api.isend(from.data, bytes_of(from), lane.peer, kData, comm_, &request), "MPI_Isend");
+  } else {
+    const Receive& receive = move_.receives[lane.receive];
+    const View to = target_of(receive).box(piece);
+    std::byte* memory = to.data;
+    if (!receive.is_copy()) {
+      pending.unit = first_unit_[lane.receive] + static_cast<size_t>(lane.next);
+      if (pending.unit >= units_done_ + kWindow) return false;
+    }
+    if (!receive.is_copy() || !is_row_major(to)) {
+      pending.buffer.resize(static_cast<size_t>(bytes_of(to)));
+      memory = pending.buffer.data();
+    }
+    world_.check(api.irecv(memory, bytes_of(to), lane.peer, kData, comm_, &request), "MPI_Irecv");
+  }
+  ++lane.next;
+  ++queue.pending;
+  requests_.push_back(request);
+  pending_.push_back(std::move(pending));
+  return true;
+}
+
+void Flow::post_all() {
+  for (size_t i = 0; i < sends_.size(); ++i) {
+    const size_t peer = (static_cast<size_t>(rank_) + i) % sends_.size();  // not all to the same one
+    while (post(peer, false)) {}
+    while (post(peer, true)) {}
+  }
+}
+
+void Flow::take(Pending& pending) {
+  Queue& queue = (pending.is_send ? sends_ : receives_)[pending.queue];
+  --queue.pending;
+  ++taken_;
+  if (pending.is_send) return;
+  const Lane& lane = queue.lanes[pending.lane];
+  const Receive& receive = move_.receives[lane.receive];
+  if (!receive.is_copy()) {
+    Unit& unit = units_[pending.unit];
+    unit.terms[lane.term] = std::move(pending.buffer);
+    if (--unit.missing == 0) combine(unit);
+    while (units_done_ < units_.size() && units_[units_done_].missing == 0) ++units_done_;
+  } else if (!pending.buffer.empty()) {
+    const View to = target_of(receive).box(lane.pieces[pending.piece]);
+    copy_box(to, {pending.buffer.data(), to.dtype, to.shape, row_major(to.shape)}, total_bytes_);
+  }
+}
+
+void Flow::combine(Unit& unit) {
+  const Receive& receive = move_.receives[unit.receive];
+  const View whole = target_of(receive);
+  const Box piece = pieces_of(receive.box, whole.dtype)[unit.piece];
+  const View to = whole.box(piece);
+  std::vector<ConstView> terms;
+  for (size_t t = 0; t < receive.terms; ++t) {
+    if (!unit.terms[t].empty()) terms.push_back({unit.terms[t].data(), to.dtype, to.shape, row_major(to.shape)});
+    else terms.push_back(own_or_inlined(move_.terms[receive.first_term + t]).box(piece));
+  }
+  reduce_boxes(to, terms, receive.reduction, total_bytes_, receive.axes);
+  unit.terms.clear();
+}
+
+bool Flow::progress() {
+  if (requests_.empty()) return true;
+  int32_t done = 0;
+  which_.resize(requests_.size());
+  world_.check(world_.api().test_some(static_cast<int32_t>(requests_.size()), requests_.data(), &done, which_.data()),
+               "MPI_Testsome");
+  if (done == 0) return false;
+  for (int32_t i = 0; i < done; ++i) take(pending_[static_cast<size_t>(which_[static_cast<size_t>(i)])]);
+  size_t kept = 0;
+  for (size_t i = 0; i < requests_.size(); ++i) {
+    if (requests_[i] == 0) continue;
+    if (kept != i) {
+      requests_[kept] = requests_[i];
+      pending_[kept] = std::move(pending_[i]);
+    }
+    ++kept;
+  }
+  requests_.resize(kept);
+  pending_.resize(kept);
+  post_all();
+  return requests_.empty();
+}
+
+int Flow::waits_for() const {
+  for (const Pending& pending : pending_) {
+    if (!pending.is_send) return static_cast<int>(pending.queue);
+  }
+  return pending_.empty() ? rank_ : static_cast<int>(pending_[0].queue);
+}
+
+}  // namespace tessera::mpi

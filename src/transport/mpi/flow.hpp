@@ -1,0 +1,88 @@
+// One rank's part of a move, as messages: cut into pieces, of which a few are on their way at a time.
+#pragma once
+
+#include <vector>
+
+#include "transport/chunks.hpp"
+#include "transport/mpi/world.hpp"
+
+namespace tessera::mpi {
+
+class Flow {
+ public:
+  Flow(World& world, CommHandle comm, int rank, const Move& move, std::span<const Tensor> mine,
+       const PeerTensors& peers);
+  // Ends what is pending, or hands it to the world.
+  ~Flow();
+  Flow(const Flow&) = delete;
+
+  void start();
+  // Takes what has come and sends on. True: all is done.
+  bool progress();
+  // How many pieces have come or gone.
+  int64_t taken() const { return taken_; }
+  // Somebody for whom this rank waits.
+  int waits_for() const;
+
+ private:
+  // A box that goes to a peer or comes from one, piece by piece.
+  struct Lane {
+    int peer = 0;
+    int tensor = 0;  // by which, and by its box there, both ends have them in one order
+    Box box;
+    size_t receive = 0;  // of the move; of a send none
+    size_t term = 0;
+    Chunks pieces;
+    int64_t next = 0;
+  };
+  struct Queue {  // of one peer, in one direction
+    std::vector<Lane> lanes;
+    size_t at = 0;
+    int pending = 0;
+  };
+  // What combines the terms of one piece.
+  struct Unit {
+    size_t receive = 0;
+    int64_t piece = 0;
+    size_t missing = 0;
+    std::vector<std::vector<std::byte>> terms;  // those that came, by number
+  };
+  struct Pending {
+    bool is_send = false;
+    size_t queue = 0;
+    size_t lane = 0;
+    int64_t piece = 0;
+    size_t unit = 0;
+    std::vector<std::byte> buffer;  // of what does not lie in one piece
+  };
+
+  bool travels(int rank, int tensor) const;
+  void list_sends();
+  void list_receives();
+  void list_units();
+  bool post(size_t queue, bool is_send);
+  void post_all();
+  void take(Pending& pending);
+  void combine(Unit& unit);
+  void do_local();
+  ConstView own_or_inlined(const Term& term) const;
+  View target_of(const Receive& receive) const;
+
+  World& world_;
+  CommHandle comm_;
+  int rank_;
+  const Move& move_;
+  std::span<const Tensor> mine_;
+  const PeerTensors& peers_;
+  int64_t total_bytes_;
+  std::vector<Queue> sends_, receives_;  // by peer
+  std::vector<Unit> units_;
+  std::vector<size_t> first_unit_;  // by receive
+  int64_t taken_ = 0;
+  size_t units_done_ = 0;  // all before are
+  std::vector<RequestHandle> requests_;
+  std::vector<Pending> pending_;
+  std::vector<int32_t> which_;
+};
+
+}  // namespace tessera::mpi

@@ -1,0 +1,91 @@
+#include "transport/mpi/library.hpp"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <tessera/error.hpp>
+
+namespace tessera::mpi {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_set(const char* name) { return std::getenv(name) != nullptr; }
+
+// Beside the program, where it is installed, where it was built, and where the system looks.
+std::vector<std::string> places_of(const std::string& file) {
+  std::vector<std::string> places;
+  if (const char* folder = std::getenv("TESSERA_MPI_PATH")) places.push_back(fs::path(folder) / file);
+  std::error_code none;
+  const fs::path program = fs::read_symlink("/proc/self/exe", none);
+  if (!program.empty()) places.push_back(program.parent_path().parent_path() / "lib" / "tessera" / file);
+  for (const char* folder : {TESSERA_MPI_BUILT, TESSERA_MPI_INSTALLED}) {
+    if (*folder != 0) places.push_back(fs::path(folder) / file);
+  }
+  places.push_back(file);
+  return places;
+}
+
+const Api& open_library(const std::string& name) {
+  const std::string file = fmt::format("libtessera_{}.so", name);
+  const auto places = places_of(file);
+  std::string reason;
+  for (const std::string& place : places) {
+    // Open MPI loads parts of itself later, which need its symbols.
+    void* library = dlopen(place.c_str(), RTLD_NOW | RTLD_GLOBAL);
+    if (library == nullptr) {
+      const char* text = dlerror();
+      if (place.find('/') == std::string::npos || fs::exists(place)) reason = text != nullptr ? text : "";
+      continue;
+    }
+    const auto get = reinterpret_cast<const Api* (*)()>(dlsym(library, kApiSymbol));
+    const Api* api = get != nullptr ? get() : nullptr;
+    if (api == nullptr || api->version != kApiVersion) {
+      throw Error(fmt::format("{} is of another version of tessera: build and install both together", place));
+    }
+    return *api;
+  }
+  throw Error(fmt::format(
+      "this process runs under {}, but tessera has no library for it. Build tessera where {} is installed, or "
+      "name the folder of {} in TESSERA_MPI_PATH. Looked at: {}. The last reason: {}",
+      name, name == "mpich" ? "libmpich-dev" : "libopenmpi-dev", file, fmt::join(places, ", "), reason));
+}
+
+}  // namespace
+
+std::optional<std::string> launched_by() {
+  if (const char* named = std::getenv("TESSERA_MPI"); named != nullptr && *named != 0) {
+    if (std::string(named) == "none") return std::nullopt;
+    return named;
+  }
+  if (is_set("OMPI_COMM_WORLD_RANK")) return "openmpi";
+  // Hydra's own, and what srun --mpi=pmi2 sets.
+  if (is_set("PMI_RANK") && is_set("PMI_SIZE")) return "mpich";
+  if (is_set("PMIX_RANK") && is_set("PMIX_NAMESPACE")) return "openmpi";
+  return std::nullopt;
+}
+
+const Api& load(const std::string& name) {
+  static std::mutex guard;
+  static std::map<std::string, const Api*> known;
+  std::lock_guard lock(guard);
+  const Api*& api = known[name];
+  if (api == nullptr) api = &open_library(name);
+  return *api;
+}
+
+void check(const Api& api, int code, const char* what) {
+  if (code == 0) return;
+  char text[512] = "";
+  api.error_text(code, text, sizeof(text));
+  throw Error(fmt::format("{} failed: {} ({})", what, text, api.library()));
+}
+
+}  // namespace tessera::mpi

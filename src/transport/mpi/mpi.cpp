@@ -1,0 +1,282 @@
+#include "transport/mpi/mpi.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include <tessera/collective.hpp>
+
+#include "transport/mpi/flow.hpp"
+#include "transport/mpi/mail.hpp"
+
+namespace tessera::mpi {
+namespace {
+
+constexpr size_t kFirstBytes = 4096;  // of a record, with its head: few are longer
+constexpr uint64_t kMostRecordBytes = uint64_t{1} << 30;
+
+// How long a rank that was told of an end still waits for what was said before it.
+constexpr auto kGrace = std::chrono::milliseconds(100);
+
+}  // namespace
+
+MpiTransport::MpiTransport(std::shared_ptr<World> world, CommHandle comm, Probe probe)
+    : world_(std::move(world)), comm_(comm), probe_(std::move(probe)) {
+  world_->check(world_->api().rank_and_size(comm_, &rank_, &size_), "MPI_Comm_rank");
+  peers_ = std::vector<Peer>(static_cast<size_t>(size_));
+  mail_ = std::make_unique<Mail>(*world_, comm_, rank_, [this](int peer) { return has_gone(peer); });
+}
+
+// Whether a message to or from it makes no sense any more.
+bool MpiTransport::has_gone(int peer) const {
+  if (dead_) return true;
+  if (peer != tessera::kAnySource) return has_left(peer);
+  for (int r = 0; r < size_; ++r) {
+    if (r != rank_ && !has_left(r)) return false;
+  }
+  return size_ > 1;
+}
+
+MpiTransport::~MpiTransport() {
+  leave("its Comm was destroyed");
+  mail_.reset();
+  std::vector<bool> left;
+  for (int r = 0; r < size_; ++r) left.push_back(r == rank_ || has_left(r));
+  world_->bury(comm_, std::move(left));
+  world_->tidy();
+}
+
+// Records go from everyone to everyone: so each rank knows who has come.
+class MpiTransport::Records {
+ public:
+  explicit Records(MpiTransport& transport) : t_(transport), api_(t_.world_->api()) {}
+  ~Records() {
+    for (size_t i = 0; i < requests_.size(); ++i) {
+      if (requests_[i] == 0) continue;
+      // A buffer that MPI may still write to is the world's now, and a new one the next time's.
+      const int peer = peers_[i];
+      if (peer >= 0) {
+        api_.cancel(requests_[i]);
+        Peer& from = t_.peers_[static_cast<size_t>(peer)];
+        t_.world_->keep(requests_[i], std::pair(std::move(from.first), std::move(from.rest)));
+      } else {
+        kept_ = kept_ != nullptr ? kept_ : std::make_shared<std::vector<std::byte>>(std::move(t_.said_));
+        t_.world_->keep(requests_[i], kept_);
+      }
+    }
+  }
+  Records(const Records&) = delete;
+
+  void post() {
+    for (int i = 1; i < t_.size_; ++i) {
+      const int peer = (t_.rank_ + t_.size_ - i) % t_.size_;
+      Peer& from = t_.peers_[static_cast<size_t>(peer)];
+      from.first.resize(kFirstBytes);
+      from.came = false;
+      receive(peer, kRecord, from.first.data(), kFirstBytes);
+    }
+    for (int i = 1; i < t_.size_; ++i) {
+      const int peer = (t_.rank_ + i) % t_.size_;
+      send(peer, kRecord, t_.said_.data(), std::min(t_.said_.size(), kFirstBytes));
+      if (t_.said_.size() > kFirstBytes) {
+        send(peer, kRest, t_.said_.data() + kFirstBytes, t_.said_.size() - kFirstBytes);
+      }
+    }
+  }
+
+  // True: all have come, and all is sent.
+  bool progress() {
+    int32_t done = 0;
+    which_.resize(requests_.size());
+    t_.world_->check(api_.test_some(static_cast<int32_t>(requests_.size()), requests_.data(), &done, which_.data()),
+                     "MPI_Testsome");
+    for (int32_t i = 0; i < done; ++i) arrive(static_cast<size_t>(which_[static_cast<size_t>(i)]));
+    over_ += done;
+    return over_ == static_cast<int64_t>(requests_.size());
+  }
+
+  int first_missing() const {
+    for (int r = 0; r < t_.size_; ++r) {
+      if (!t_.has_come(r)) return r;
+    }
+    return t_.rank_;
+  }
+
+ private:
+  void add(int peer, bool is_rest, RequestHandle request) {
+    requests_.push_back(request);
+    peers_.push_back(peer);
+    is_rest_.push_back(is_rest);
+  }
+  void send(int to, int32_t tag, const std::byte* data, size_t bytes) {
+    RequestHandle request = 0;
+    t_.world_->check(api_.isend(data, static_cast<int64_t>(bytes), to, tag, t_.comm_, &request), "MPI_Isend");
+    add(-1, false, request);
+  }
+  void receive(int from, int32_t tag, std::byte* data, size_t bytes) {
+    RequestHandle request = 0;
+    t_.world_->check(api_.irecv(data, static_cast<int64_t>(bytes), from, tag, t_.comm_, &request), "MPI_Irecv");
+    add(from, tag == kRest, request);
+  }
+
+  void arrive(size_t i) {
+    if (peers_[i] < 0) return;
+    Peer& from = t_.peers_[static_cast<size_t>(peers_[i])];
+    Head head;
+    std::memcpy(&head, from.first.data(), sizeof(head));
+    if (head.bytes > kMostRecordBytes) throw Error(fmt::format("rank {}'s record is damaged", peers_[i]));
+    if (!is_rest_[i]) from.call = head.call;
+    const size_t all = sizeof(head) + head.bytes;
+    if (is_rest_[i] || all <= kFirstBytes) {
+      from.came = true;
+      return;
+    }
+    from.rest.resize(head.bytes);
+    std::memcpy(from.rest.data(), from.first.data() + sizeof(head), kFirstBytes - sizeof(head));
+    receive(peers_[i], kRest, from.rest.data() + (kFirstBytes - sizeof(head)), all - kFirstBytes);
+  }
+
+  MpiTransport& t_;
+  const Api& api_;
+  std::vector<RequestHandle> requests_;
+  std::vector<int> peers_;  // from whom; -1: a send
+  std::vector<bool> is_rest_;
+  std::vector<int32_t> which_;
+  int64_t over_ = 0;
+  std::shared_ptr<std::vector<std::byte>> kept_;
+};
+
+void MpiTransport::exchange(const Saying& mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
+                            Deadline deadline) {
+  world_->check_thread();
+  peers_[static_cast<size_t>(rank_)].call = call;
+  look_in(Moment::before_announce);
+  const Head head{call, mine.bytes.size()};
+  said_.resize(sizeof(head) + mine.bytes.size());
+  std::memcpy(said_.data(), &head, sizeof(head));
+  if (!mine.bytes.empty()) std::memcpy(said_.data() + sizeof(head), mine.bytes.data(), mine.bytes.size());
+  Records exchange(*this);
+  exchange.post();
+  Deadline grace = Deadline::max();
+  for (Patience patience; size_ > 1 && !exchange.progress(); patience.pause()) {
+    if (!patience.should_look_around()) continue;
+    const auto now = Clock::now();
+    listen();
+    world_->help_all();
+    // A rank that left may have said its part before.
+    const int missing = exchange.first_missing();
+    const bool over = dead_ || (missing != rank_ && has_left(missing));
+    if (over && grace == Deadline::max()) grace = now + kGrace;
+    if (over && now >= grace) throw PeerTrouble{PeerTrouble::closed, missing};
+    if (now >= deadline) throw PeerTrouble{PeerTrouble::timed_out, missing};
+  }
+  if (dead_) throw PeerTrouble{PeerTrouble::closed, rank_};
+  records.resize(static_cast<size_t>(size_));
+  for (int r = 0; r < size_; ++r) {
+    const Peer& peer = peers_[static_cast<size_t>(r)];
+    std::span<const std::byte> bytes = r == rank_ ? std::span<const std::byte>(said_) : peer.first;
+    Head of;
+    std::memcpy(&of, bytes.data(), sizeof(of));
+    const bool in_one = r == rank_ || sizeof(of) + of.bytes <= kFirstBytes;
+    records[static_cast<size_t>(r)] =
+        in_one ? bytes.subspan(sizeof(of), of.bytes) : std::span<const std::byte>(peer.rest);
+  }
+}
+
+void MpiTransport::run(const Move& move, std::span<const Tensor> mine, const PeerTensors& peers, Deadline deadline) {
+  world_->check_thread();
+  look_in(Moment::before_copy);
+  look_in(Moment::during_copy);
+  {
+    Flow flow(*world_, comm_, rank_, move, mine, peers);
+    flow.start();
+    int64_t taken = 0;
+    Deadline grace = Deadline::max();
+    for (Patience patience; !flow.progress(); patience.pause()) {
+      if (!patience.should_look_around()) continue;
+      listen();
+      world_->help_all();
+      const auto now = Clock::now();
+      const int peer = flow.waits_for();
+      // What a rank sent before it left is on its way: only when nothing comes any more is it lost.
+      if (!has_left(peer) || flow.taken() != taken) grace = now + kGrace;
+      taken = flow.taken();
+      if (dead_) throw PeerTrouble{PeerTrouble::closed, rank_};
+      if (now >= grace) throw PeerTrouble{PeerTrouble::closed, peer};
+      if (now >= deadline) throw PeerTrouble{PeerTrouble::timed_out, peer};
+    }
+  }
+  look_in(Moment::after_copy);
+  look_in(Moment::before_leave);
+}
+
+void MpiTransport::listen() noexcept {
+  std::lock_guard lock(guard_);
+  for (Control control; next_control(*world_, comm_, control);) {
+    Peer& from = peers_[static_cast<size_t>(control.from)];
+    if (control.text.starts_with("l")) {
+      from.farewell = control.text.substr(1);
+      from.left = true;
+    } else if (control.text.starts_with("a") && control.text.size() > 1 && !dead_) {
+      verdict_ = {static_cast<uint32_t>(static_cast<unsigned char>(control.text[1])), control.text.substr(2)};
+      dead_ = true;
+      world_->give_up();
+    }
+  }
+}
+
+void MpiTransport::tell(const std::string& text) noexcept {
+  for (int i = 1; i < size_; ++i) {
+    world_->send_text(comm_, (rank_ + i) % size_, kControl, text.substr(0, kMostControlBytes));
+  }
+}
+
+std::unique_ptr<Ticket> MpiTransport::post_send(const Tensor& tensor, int to, int64_t tag, const std::string& site) {
+  world_->check_thread();
+  return std::make_unique<MailTicket>(*mail_, mail_->send(tensor, to, tag, site), [this] { listen(); });
+}
+
+std::unique_ptr<Ticket> MpiTransport::post_receive(const Tensor& out, int from, int64_t tag, const std::string& site,
+                                                   bool) {
+  world_->check_thread();
+  return std::make_unique<MailTicket>(*mail_, mail_->receive(out, from, tag, site), [this] { listen(); });
+}
+
+void MpiTransport::leave(const std::string& farewell) noexcept {
+  if (!std::exchange(gone_, true)) tell("l" + farewell);
+}
+
+Verdict MpiTransport::abort(const Verdict& verdict) noexcept {
+  listen();
+  {
+    std::lock_guard lock(guard_);
+    if (!dead_) {
+      verdict_ = verdict;
+      dead_ = true;
+      world_->give_up();
+      tell(std::string("a") + static_cast<char>(verdict.kind) + verdict.text);
+    }
+  }
+  world_->tidy();
+  std::lock_guard lock(guard_);
+  return verdict_;
+}
+
+// Every rank has agreed to it just now.
+std::unique_ptr<Transport> MpiTransport::subgroup(uint64_t, std::span<const int> members, Deadline) {
+  world_->check_thread();
+  world_->tidy();
+  const bool in_one = !members.empty();
+  const auto me = std::find(members.begin(), members.end(), rank_) - members.begin();
+  CommHandle made = 0;
+  world_->check(world_->api().split(comm_, in_one ? members[0] : -1, static_cast<int32_t>(me), &made),
+                "MPI_Comm_split");
+  return in_one ? std::make_unique<MpiTransport>(world_, made, probe_) : nullptr;
+}
+
+std::unique_ptr<Transport> MpiTransport::survivors(Deadline) {
+  throw Error("shrink() does not work on MPI: it has no communicator without the ranks that are lost. Start again");
+}
+
+}  // namespace tessera::mpi

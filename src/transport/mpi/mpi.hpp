@@ -1,0 +1,78 @@
+// Ranks of an MPI: what moves goes as messages.
+#pragma once
+
+#include <atomic>
+#include <mutex>
+
+#include "comm/transport.hpp"
+#include "transport/board_transport.hpp"
+#include "transport/mpi/world.hpp"
+
+namespace tessera::mpi {
+
+class Mail;
+
+class MpiTransport : public Transport {
+ public:
+  // Takes over `comm`, which is nobody else's.
+  MpiTransport(std::shared_ptr<World> world, CommHandle comm, Probe probe);
+  ~MpiTransport() override;
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  Handle handle_of(const Tensor&, bool) override { return {}; }
+  void exchange(const Saying& mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
+                Deadline deadline) override;
+  void run(const Move& move, std::span<const Tensor> mine, const PeerTensors& peers, Deadline deadline) override;
+  void look_in(Moment moment) override {
+    if (probe_) probe_(moment, rank_, static_cast<int64_t>(call_of(rank_) / 256));
+  }
+  std::unique_ptr<Ticket> post_send(const Tensor& tensor, int to, int64_t tag, const std::string& site) override;
+  std::unique_ptr<Ticket> post_receive(const Tensor& out, int from, int64_t tag, const std::string& site,
+                                       bool started) override;
+  void leave(const std::string& farewell) noexcept override;
+  Verdict abort(const Verdict& verdict) noexcept override;
+  bool aborted() const override { return dead_.load(); }
+  uint64_t call_of(int peer) const override { return peers_[static_cast<size_t>(peer)].call; }
+  bool has_come(int peer) const override { return peer == rank_ || peers_[static_cast<size_t>(peer)].came; }
+  bool has_left(int peer) const override { return peers_[static_cast<size_t>(peer)].left; }
+  std::string farewell(int peer) const override {
+    std::lock_guard lock(guard_);
+    return peers_[static_cast<size_t>(peer)].farewell;
+  }
+  std::unique_ptr<Transport> subgroup(uint64_t id, std::span<const int> members, Deadline deadline) override;
+  std::unique_ptr<Transport> survivors(Deadline deadline) override;
+
+ private:
+  // A message that is waited for beside the worker's call asks for what is atomic here.
+  struct Peer {
+    std::atomic<uint64_t> call{0};
+    std::atomic<bool> came{false};  // to this exchange
+    std::atomic<bool> left{false};
+    std::string farewell;
+    std::vector<std::byte> first, rest;  // of its record
+  };
+  struct Head {
+    uint64_t call = 0, bytes = 0;
+  };
+  class Records;  // an exchange under way
+
+  // Hears what others tell beside the calls.
+  void listen() noexcept;
+  void tell(const std::string& text) noexcept;
+  bool has_gone(int peer) const;
+
+  std::shared_ptr<World> world_;
+  CommHandle comm_;
+  int rank_ = 0, size_ = 0;
+  Probe probe_;
+  std::vector<Peer> peers_;
+  std::vector<std::byte> said_;  // of this rank
+  std::atomic<bool> dead_{false};
+  Verdict verdict_;
+  bool gone_ = false;
+  mutable std::mutex guard_;  // of what others tell
+  std::unique_ptr<Mail> mail_;
+};
+
+}  // namespace tessera::mpi

@@ -1,0 +1,170 @@
+// Between tessera and one MPI: built once with each MPI's compiler, and the only source that includes its header.
+#include <mpi.h>
+
+#include <cstring>
+#include <vector>
+
+#include "api.hpp"
+
+namespace {
+
+using namespace tessera::mpi;
+
+// A handle of MPI's is a pointer or an int; either fits into a word.
+template <class Handle>
+uint64_t to_word(Handle handle) {
+  static_assert(sizeof(Handle) <= sizeof(uint64_t));
+  uint64_t word = 0;
+  std::memcpy(&word, &handle, sizeof(handle));
+  return word;
+}
+template <class Handle>
+Handle from_word(uint64_t word) {
+  Handle handle;
+  std::memcpy(&handle, &word, sizeof(handle));
+  return handle;
+}
+MPI_Comm comm_of(CommHandle comm) { return from_word<MPI_Comm>(comm); }
+int count_of(int64_t bytes) { return static_cast<int>(bytes); }
+int source_of(int32_t source) { return source < 0 ? MPI_ANY_SOURCE : source; }
+int tag_of(int32_t tag) { return tag < 0 ? MPI_ANY_TAG : tag; }
+
+ThreadLevel level_of(int level) {
+  return level >= MPI_THREAD_MULTIPLE     ? multiple
+         : level >= MPI_THREAD_SERIALIZED ? serialized
+         : level >= MPI_THREAD_FUNNELED   ? funneled
+                                          : single;
+}
+
+const char* library() {
+  static char text[MPI_MAX_LIBRARY_VERSION_STRING + 1] = "";
+  int length = 0;
+  MPI_Get_library_version(text, &length);
+  text[std::strcspn(text, "\n,")] = 0;
+  return text;
+}
+
+int is_initialized(int32_t* flag) { return MPI_Initialized(flag); }
+int is_finalized(int32_t* flag) { return MPI_Finalized(flag); }
+
+int init(int32_t* thread_level) {
+  int provided = 0;
+  const int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
+  *thread_level = level_of(provided);
+  return code;
+}
+
+int thread_level(int32_t* thread_level, int32_t* is_main) {
+  int provided = 0;
+  const int code = MPI_Query_thread(&provided);
+  *thread_level = level_of(provided);
+  return code != MPI_SUCCESS ? code : MPI_Is_thread_main(is_main);
+}
+
+void error_text(int code, char* text, int32_t capacity) {
+  char whole[MPI_MAX_ERROR_STRING + 1] = "";
+  int length = 0;
+  MPI_Error_string(code, whole, &length);
+  std::strncpy(text, whole, static_cast<size_t>(capacity) - 1);
+  text[capacity - 1] = 0;
+}
+
+CommHandle world() { return to_word(MPI_COMM_WORLD); }
+CommHandle from_fortran(int32_t handle) { return to_word(MPI_Comm_f2c(static_cast<MPI_Fint>(handle))); }
+
+int hand_out(int code, MPI_Comm comm, CommHandle* made) {
+  *made = 0;
+  if (code != MPI_SUCCESS || comm == MPI_COMM_NULL) return code;
+  *made = to_word(comm);
+  return MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+}
+
+int duplicate(CommHandle comm, CommHandle* made) {
+  MPI_Comm result = MPI_COMM_NULL;
+  const int code = MPI_Comm_dup(comm_of(comm), &result);
+  return hand_out(code, result, made);
+}
+
+int split(CommHandle comm, int32_t color, int32_t key, CommHandle* made) {
+  MPI_Comm result = MPI_COMM_NULL;
+  const int code = MPI_Comm_split(comm_of(comm), color < 0 ? MPI_UNDEFINED : color, key, &result);
+  return hand_out(code, result, made);
+}
+
+int free_comm(CommHandle* comm) {
+  MPI_Comm handle = comm_of(*comm);
+  *comm = 0;
+  return MPI_Comm_free(&handle);
+}
+
+int rank_and_size(CommHandle comm, int32_t* rank, int32_t* size) {
+  const int code = MPI_Comm_rank(comm_of(comm), rank);
+  return code != MPI_SUCCESS ? code : MPI_Comm_size(comm_of(comm), size);
+}
+
+int isend(const void* data, int64_t bytes, int32_t to, int32_t tag, CommHandle comm, RequestHandle* made) {
+  MPI_Request request = MPI_REQUEST_NULL;
+  const int code = MPI_Isend(data, count_of(bytes), MPI_BYTE, to, tag, comm_of(comm), &request);
+  *made = to_word(request);
+  return code;
+}
+
+int irecv(void* data, int64_t bytes, int32_t from, int32_t tag, CommHandle comm, RequestHandle* made) {
+  MPI_Request request = MPI_REQUEST_NULL;
+  const int code = MPI_Irecv(data, count_of(bytes), MPI_BYTE, source_of(from), tag_of(tag), comm_of(comm), &request);
+  *made = to_word(request);
+  return code;
+}
+
+int test_some(int32_t count, RequestHandle* requests, int32_t* done, int32_t* which) {
+  thread_local std::vector<MPI_Request> list;
+  thread_local std::vector<MPI_Status> statuses;
+  list.resize(static_cast<size_t>(count));
+  statuses.resize(static_cast<size_t>(count));
+  for (int32_t i = 0; i < count; ++i) {
+    list[static_cast<size_t>(i)] = requests[i] == 0 ? MPI_REQUEST_NULL : from_word<MPI_Request>(requests[i]);
+  }
+  *done = 0;
+  int code = MPI_Testsome(count, list.data(), done, which, statuses.data());
+  if (*done == MPI_UNDEFINED) *done = 0;
+  if (code == MPI_ERR_IN_STATUS) {
+    for (int32_t i = 0; i < *done; ++i) {
+      if (statuses[static_cast<size_t>(i)].MPI_ERROR != MPI_SUCCESS) code = statuses[static_cast<size_t>(i)].MPI_ERROR;
+    }
+  }
+  for (int32_t i = 0; i < *done; ++i) requests[which[i]] = 0;
+  return code;
+}
+
+int cancel(RequestHandle request) {
+  MPI_Request handle = from_word<MPI_Request>(request);
+  return MPI_Cancel(&handle);
+}
+
+int find(int32_t source, int32_t tag, CommHandle comm, int32_t* flag, Found* found) {
+  MPI_Message message = MPI_MESSAGE_NULL;
+  MPI_Status status;
+  const int code = MPI_Improbe(source_of(source), tag_of(tag), comm_of(comm), flag, &message, &status);
+  if (code != MPI_SUCCESS || *flag == 0) return code;
+  int bytes = 0;
+  MPI_Get_count(&status, MPI_BYTE, &bytes);
+  *found = {to_word(message), status.MPI_SOURCE, status.MPI_TAG, bytes};
+  return MPI_SUCCESS;
+}
+
+int irecv_found(void* data, int64_t bytes, Found* found, RequestHandle* made) {
+  MPI_Message message = from_word<MPI_Message>(found->message);
+  MPI_Request request = MPI_REQUEST_NULL;
+  const int code = MPI_Imrecv(data, count_of(bytes), MPI_BYTE, &message, &request);
+  *made = to_word(request);
+  return code;
+}
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) const tessera::mpi::Api* tessera_mpi_api() {
+  static const Api api = {kApiVersion, library, is_initialized, is_finalized, init,  thread_level, MPI_Finalize,
+                          error_text,  world,   from_fortran,   duplicate,    split, free_comm,    rank_and_size,
+                          isend,       irecv,   test_some,      cancel,       find,  irecv_found};
+  return &api;
+}

@@ -1,0 +1,169 @@
+#include "transport/mpi/world.hpp"
+
+#include <sched.h>
+
+#include <map>
+
+#include <fmt/format.h>
+
+#include <tessera/error.hpp>
+
+namespace tessera::mpi {
+
+std::shared_ptr<World> World::of(const std::string& mpi) {
+  static std::mutex guard;
+  static std::map<std::string, std::weak_ptr<World>> worlds;
+  std::lock_guard lock(guard);
+  auto world = worlds[mpi].lock();
+  if (world == nullptr) worlds[mpi] = world = std::make_shared<World>(load(mpi));
+  return world;
+}
+
+World::World(const Api& api) : api_(api), main_(std::this_thread::get_id()) {
+  int32_t flag = 0;
+  check(api.is_finalized(&flag), "MPI_Finalized");
+  if (flag != 0) throw Error("MPI was finalised in this process, and cannot be initialised again");
+  check(api.is_initialized(&flag), "MPI_Initialized");
+  if (flag == 0) {
+    check(api.init(&level_), "MPI_Init_thread");
+    ours_ = true;
+    check(api.duplicate(api.world(), &parting_), "MPI_Comm_dup");
+    return;
+  }
+  int32_t is_main = 0;
+  check(api.thread_level(&level_, &is_main), "MPI_Query_thread");
+  if (level_ < funneled) {
+    throw Error("tessera needs MPI_THREAD_FUNNELED or more: call MPI_Init_thread() instead of MPI_Init()");
+  }
+  if (level_ == funneled && is_main == 0) {
+    throw Error("MPI was initialised with MPI_THREAD_FUNNELED, and this is not the thread that did it");
+  }
+}
+
+World::~World() {
+  int32_t over = 0;
+  if (api_.is_finalized(&over) != 0 || over != 0) return;
+  drain();
+  if (!ours_ || !part()) return;
+  drain();
+  api_.finalize();
+}
+
+bool World::is_tidy() {
+  tidy();
+  std::lock_guard lock(guard_);
+  return kept_.empty() && graves_.empty();
+}
+
+// Farewells are on their way; where a peer lives on, it does not need this process any more.
+void World::drain() {
+  const auto end = Clock::now() + std::chrono::seconds(1);
+  for (Patience patience; !is_tidy() && Clock::now() < end;) patience.pause();
+}
+
+// Whether all ranks come to finalise, as MPI would wait for them too. Where something went wrong one may never come: then
+// each has some time to show that it does, and where one is missing the process ends without: the launcher ends the others.
+bool World::part() {
+  int32_t rank = 0, size = 0;
+  if (api_.rank_and_size(parting_, &rank, &size) != 0) return false;
+  for (int i = 1; i < size; ++i) send_text(parting_, (rank + i) % size, kControl, "l");
+  Grave all{parting_, std::vector<bool>(static_cast<size_t>(size), false)};
+  all.left[static_cast<size_t>(rank)] = true;
+  const auto end = Clock::now() + std::chrono::seconds(2);
+  for (Patience patience; !all_left(all); patience.pause()) {
+    if (given_up_ && Clock::now() >= end) return false;
+  }
+  return true;
+}
+
+void World::check_thread() const {
+  if (level_ >= multiple || std::this_thread::get_id() == main_) return;
+  throw Error(
+      "MPI was initialised for calls of one thread only, and this is another: initialise it with MPI_THREAD_MULTIPLE "
+      "for "
+      "asynchronous calls");
+}
+
+void World::send_text(CommHandle comm, int to, int32_t tag, std::string text) {
+  auto kept = std::make_shared<std::string>(std::move(text));
+  RequestHandle request = 0;
+  if (api_.isend(kept->data(), static_cast<int64_t>(kept->size()), to, tag, comm, &request) != 0) return;
+  keep(request, kept);
+}
+
+void World::keep(RequestHandle request, std::any memory) {
+  std::lock_guard lock(guard_);
+  kept_.push_back({request, std::move(memory)});
+}
+
+void World::bury(CommHandle comm, std::vector<bool> left) {
+  std::lock_guard lock(guard_);
+  graves_.push_back({comm, std::move(left)});
+}
+
+bool World::all_left(Grave& grave) {
+  for (Control control; next_control(*this, grave.comm, control);) {
+    if (control.text.starts_with("l")) grave.left[static_cast<size_t>(control.from)] = true;
+  }
+  for (const bool left : grave.left) {
+    if (!left) return false;
+  }
+  return true;
+}
+
+void World::tidy() {
+  std::lock_guard lock(guard_);
+  for (auto it = kept_.begin(); it != kept_.end();) {
+    int32_t done = 0, which = 0;
+    api_.test_some(1, &it->request, &done, &which);
+    it = done > 0 ? kept_.erase(it) : std::next(it);
+  }
+  for (auto it = graves_.begin(); it != graves_.end();) {
+    if (all_left(*it)) {
+      api_.free(&it->comm);
+      it = graves_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+}
+
+void World::enlist(Helper& helper) {
+  std::lock_guard lock(helpers_guard_);
+  helpers_.push_back(&helper);
+}
+
+void World::dismiss(Helper& helper) {
+  std::lock_guard lock(helpers_guard_);
+  helpers_.remove(&helper);
+}
+
+void World::help_all() {
+  std::lock_guard lock(helpers_guard_);
+  for (Helper* helper : helpers_) helper->progress();
+}
+
+bool next_control(World& world, CommHandle comm, Control& control) {
+  const Api& api = world.api();
+  int32_t flag = 0;
+  Found found;
+  if (api.find(mpi::kAnySource, kControl, comm, &flag, &found) != 0 || flag == 0) return false;
+  control.from = found.source;
+  control.text.resize(static_cast<size_t>(found.bytes));
+  RequestHandle request = 0;
+  if (api.irecv_found(control.text.data(), found.bytes, &found, &request) != 0) return false;
+  for (int32_t done = 0, which = 0; done == 0;) {
+    if (api.test_some(1, &request, &done, &which) != 0) return false;
+  }
+  return true;
+}
+
+void Patience::pause() {
+  constexpr int64_t kSpins = 300, kYields = 5000;
+  ++count_;
+  if (count_ < kSpins) return;
+  if (count_ < kYields) sched_yield();
+  else std::this_thread::sleep_for(std::chrono::microseconds(50));
+}
+
+}  // namespace tessera::mpi

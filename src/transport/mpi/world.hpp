@@ -1,0 +1,107 @@
+// What the communicators of one process share of an MPI: its functions, how it may be called, and what is left to tidy up.
+#pragma once
+
+#include <any>
+#include <atomic>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/transport.hpp"
+#include "transport/mpi/library.hpp"
+
+namespace tessera::mpi {
+
+// What goes on while anything is waited for, be it on another communicator.
+class Helper {
+ public:
+  virtual void progress() = 0;
+
+ protected:
+  ~Helper() = default;
+};
+
+// The tags of a communicator's messages.
+enum Tag : int32_t { kRecord = 1, kRest, kControl, kLetter, kAnswer, kData, kFirstPayload };
+
+class World {
+ public:
+  // The one of this process for that MPI; made where there is none. Initialises MPI where nobody has, and finalises it then,
+  // when the last of its communicators is gone.
+  static std::shared_ptr<World> of(const std::string& mpi);
+  explicit World(const Api& api);
+  ~World();
+  World(const World&) = delete;
+
+  const Api& api() const { return api_; }
+  void check(int code, const char* what) const { mpi::check(api_, code, what); }
+  // Throws Error where MPI does not let this thread call it.
+  void check_thread() const;
+  // A communicator is dead: finalising may have to wait for a peer that never comes.
+  void give_up() { given_up_ = true; }
+
+  // A message that nobody waits for; the text is kept as long as it takes.
+  void send_text(CommHandle comm, int to, int32_t tag, std::string text);
+  // Keeps what a request that cannot be ended may still read or write.
+  void keep(RequestHandle request, std::any memory);
+  // A communicator that this rank has left, and those of its peers that have not said so yet: it is freed when all have,
+  // as what they send late would else be taken for a message of the next one.
+  void bury(CommHandle comm, std::vector<bool> left);
+  void tidy();
+
+  // Whoever has enlisted is helped by all who wait.
+  void enlist(Helper& helper);
+  void dismiss(Helper& helper);
+  void help_all();
+
+ private:
+  struct Kept {
+    RequestHandle request;
+    std::any memory;
+  };
+  struct Grave {
+    CommHandle comm;
+    std::vector<bool> left;
+  };
+  bool all_left(Grave& grave);
+  bool is_tidy();
+  void drain();
+  bool part();
+
+  const Api& api_;
+  bool ours_ = false;
+  CommHandle parting_ = 0;  // of all ranks, where this is to finalise
+  std::atomic<bool> given_up_{false};
+  int32_t level_ = single;
+  std::thread::id main_;
+  std::mutex guard_;
+  std::list<Kept> kept_;
+  std::list<Grave> graves_;
+  std::mutex helpers_guard_;
+  std::list<Helper*> helpers_;
+};
+
+// What a rank tells all others beside the calls: "l" and a farewell, or "a", the kind of error as a character, and the text.
+// So short that MPI takes it at once, and the one who hears it never waits for the one who said it.
+inline constexpr size_t kMostControlBytes = 2000;
+struct Control {
+  int from = 0;
+  std::string text;
+};
+// The next one that has come; none yet: false.
+bool next_control(World& world, CommHandle comm, Control& control);
+
+// Between two looks at whether something has come: spins at first, and then leaves the core to others.
+class Patience {
+ public:
+  void pause();
+  bool should_look_around() const { return count_ % 32 == 31; }
+
+ private:
+  int64_t count_ = 0;
+};
+
+}  // namespace tessera::mpi

@@ -1,0 +1,71 @@
+// A program with calls of its own around tessera's: MPI is the program's, from MPI_Init_thread() to MPI_Finalize().
+#include <cstdio>
+#include <cstdlib>
+
+#include <tessera/mpi.hpp>
+#include <tessera/tessera.hpp>
+
+using namespace tessera;
+
+namespace {
+
+void require(bool right, const char* what) {
+  if (right) return;
+  std::printf("%s is wrong\n", what);
+  MPI_Abort(MPI_COMM_WORLD, 4);
+}
+
+bool is_refused(MPI_Comm comm) {
+  try {
+    from_mpi(comm);
+  } catch (const Error&) {
+    return true;
+  }
+  return false;
+}
+
+// Messages of the program's are on their way on the very communicator that tessera was given, with a tag that it has too.
+void use(MPI_Comm half) {
+  int rank = 0, size = 0;
+  MPI_Comm_rank(half, &rank);
+  MPI_Comm_size(half, &size);
+  const int sent = 100 + rank, left = (rank + size - 1) % size;
+  int received = -1;
+  MPI_Request requests[2];
+  MPI_Irecv(&received, 1, MPI_INT, MPI_ANY_SOURCE, MPI_ANY_TAG, half, &requests[0]);
+  Comm comm = from_mpi(half, {.name = "half"});
+  require(comm.rank() == rank && comm.size() == size && comm.name() == "half", "the Comm");
+  const auto [all, sizes] = all_gather(comm, Tensor::full(DType::i32, {rank, 2}, rank), 0);
+  require(all.shape(0) == size * (size - 1) / 2, "the number of gathered rows");
+  MPI_Isend(&sent, 1, MPI_INT, (rank + 1) % size, 1, half, &requests[1]);
+  MPI_Waitall(2, requests, MPI_STATUSES_IGNORE);
+  require(received == 100 + left, "the program's own message");
+  MPI_Comm_free(&half);
+  Comm again = comm.split(0);
+  require(all_reduce(again, Tensor::full(DType::i64, {100'000}, 1)).at<int64_t>(99'999) == size, "the sum");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (!is_refused(MPI_COMM_WORLD)) return 5;  // not before MPI_Init_thread()
+  int provided = 0;
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
+  int rank = 0, size = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  MPI_Comm half = MPI_COMM_NULL;
+  MPI_Comm_split(MPI_COMM_WORLD, rank % 2, 0, &half);
+  require(is_refused(MPI_COMM_NULL), "a null communicator");
+  use(half);
+
+  int sum = 0;
+  MPI_Allreduce(&rank, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  require(sum == size * (size - 1) / 2, "the program's own sum");
+  int finalized = 1;
+  MPI_Finalized(&finalized);
+  require(finalized == 0, "that tessera left MPI to the program");
+  MPI_Finalize();
+  std::printf("rank %d of %d is right\n", rank, size);
+  return 0;
+}

@@ -1,0 +1,159 @@
+// A program that never mentions MPI, for `tests/mpi/launch`: what it does is its first argument. Under whichever launcher
+// started it, each rank checks what it gets and says so.
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <string>
+
+#include <tessera/tessera.hpp>
+
+using namespace tessera;
+
+namespace {
+
+void require(bool right, const char* what) {
+  if (!right) throw Error(fmt::format("{} is wrong", what));
+}
+
+int64_t value(int64_t row, int64_t column) { return row * 1000 + column; }
+
+// Rank r brings r + 1 rows.
+int64_t first_row(int64_t rank) { return rank * (rank + 1) / 2; }
+
+void gather(Comm& comm, int64_t columns) {
+  const int64_t me = comm.rank(), rows = first_row(comm.size());
+  Tensor mine = Tensor::empty(DType::i64, {me + 1, columns});
+  mine.fill([&](auto index) { return value(first_row(me) + index[0], index[1]); });
+  const Tensor all = all_gather(comm, mine, 0).tensor;
+  require(all.shape() == Dims{rows, columns}, "the shape");
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t c = 0; c < columns; c += 17) require(all.at<int64_t>(row, c) == value(row, c), "a gathered row");
+  }
+  // Along the inner dimension of a transposed view: nothing lies in one piece.
+  const Tensor wide = all_gather(comm, mine.transpose(0, 1), 1).tensor;
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t c = 0; c < columns; c += 17) require(wide.at<int64_t>(c, row) == value(row, c), "a gathered column");
+  }
+}
+
+void reduce(Comm& comm, int64_t columns) {
+  const int64_t n = comm.size(), me = comm.rank();
+  Tensor x = Tensor::empty(DType::f32, {n, columns});
+  x.fill([&](auto index) { return static_cast<float>(index[0] + me); });
+  const Tensor sum = reduce_scatter(comm, x, 0);
+  for (int64_t c = 0; c < columns; c += 17) {
+    require(sum.at<float>(0, c) == static_cast<float>(n * me + n * (n - 1) / 2), "a sum");
+  }
+  all_reduce(comm, x, ReduceOp::max, x);  // in place
+  for (int64_t c = 0; c < columns; c += 17) {
+    require(x.at<float>(n - 1, c) == static_cast<float>(2 * (n - 1)), "a maximum");
+  }
+}
+
+void in_groups(Comm& comm) {
+  Comm half = comm.split(comm.rank() % 2, -comm.rank());
+  const Tensor ranks = all_gather(half, Tensor::full(DType::i64, {1}, comm.rank()), 0).tensor;
+  for (int64_t i = 1; i < half.size(); ++i) {
+    require(ranks.at<int64_t>(i) == ranks.at<int64_t>(i - 1) - 2, "the order of a group");
+  }
+}
+
+// What is received on one communicator goes on while another one is waited for.
+void messages(Comm& comm) {
+  if (comm.size() == 1) return;
+  Comm other = comm.split(0);
+  const int n = comm.size(), me = comm.rank();
+  const Dims shape{300, 1000};
+  auto coming = start_recv(other, (me + n - 1) % n, 7, Tensor::empty(DType::i32, shape).transpose(0, 1));
+  if (me != 0) comm.barrier();
+  send(other, Tensor::full(DType::i32, {1000, 300}, me), (me + 1) % n, 7);
+  if (me == 0) comm.barrier();
+  const Received got = coming.get();
+  require(got.tensor.at<int32_t>(999, 299) == (me + n - 1) % n, "a message");
+}
+
+void mismatch(Comm& comm) {
+  if (comm.size() == 1) return;
+  try {
+    all_gather(comm, Tensor::full(DType::f32, {2, comm.rank() == 1 ? 3 : 4}, 1), 0);
+  } catch (const MismatchError& error) {
+    require(std::string(error.what()).find("dim 1 is 3, rank 0 has 4") != std::string::npos, error.what());
+    return;
+  }
+  throw Error("a mismatch was not noticed");
+}
+
+// Records of more than one message, of different lengths.
+void long_records(Comm& comm) {
+  std::vector<AllGather> ops(60);
+  for (size_t i = 0; i < ops.size(); ++i) {
+    ops[i].x = Tensor::full(DType::i64, {comm.rank() + 1}, static_cast<int64_t>(i) * 10 + comm.rank());
+    if (comm.rank() != 1) ops[i].out = Tensor::empty(DType::i64, {first_row(comm.size())});
+  }
+  const auto results = run(comm, ops);
+  for (size_t i = 0; i < ops.size(); ++i) {
+    for (int64_t r = 0; r < comm.size(); ++r) {
+      require(results[i].tensor.at<int64_t>(first_row(r)) == static_cast<int64_t>(i) * 10 + r, "a batch");
+    }
+  }
+}
+
+void works(Comm& comm) {
+  for (const int64_t columns : {int64_t{1}, int64_t{100}, int64_t{100'000}}) {
+    gather(comm, columns);
+    reduce(comm, columns);
+  }
+  gather(comm, 2'000'000);  // 16 MB a row
+  in_groups(comm);
+  messages(comm);
+  for (int i = 0; i < 3; ++i) mismatch(comm);
+  for (int i = 0; i < 3; ++i) long_records(comm);
+  auto later = start(comm, AllReduce{.x = Tensor::full(DType::i64, {3}, 1)});
+  require(later.get().at<int64_t>(0) == comm.size(), "an asynchronous sum");
+}
+
+// The last rank does not come, and later ends by itself if nobody ends it.
+void absent(Comm& comm) {
+  if (comm.rank() == comm.size() - 1) {
+    sleep(60);
+    return;
+  }
+  comm.set_timeout(std::chrono::seconds(2));
+  comm.barrier();
+}
+
+// The last rank leaves its communicator and lives on.
+void leaves(Comm comm) {
+  if (comm.rank() == comm.size() - 1) return;
+  comm.barrier();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string what = argc > 1 ? argv[1] : "works";
+  Comm comm = Comm::from_env();
+  const std::string who = fmt::format("rank {} of {}", comm.rank(), comm.size());
+  std::string end = "is right";
+  int code = 0;
+  const auto failed = [&](const char* kind, const Error& error) {
+    const std::string text = error.what();
+    end = fmt::format("{}: {}", kind, text.substr(0, text.find('\n')));
+    code = 3;
+  };
+  try {
+    if (what == "works") works(comm);
+    if (what == "absent") absent(comm);
+    if (what == "leaves") leaves(std::move(comm));
+  } catch (const TimeoutError& error) {
+    failed("TimeoutError", error);
+  } catch (const PeerLostError& error) {
+    failed("PeerLostError", error);
+  } catch (const Error& error) {
+    failed("Error", error);
+  }
+  fmt::print("{} {}\n", who, end);
+  std::fflush(stdout);
+  return code;
+}
