@@ -137,6 +137,7 @@ Deadline CommState::deadline(Clock::time_point now) const {
 }
 
 std::shared_ptr<Task> CommState::submit(std::function<void()> fn) {
+  transport_->check_asynchronous();
   auto task = std::make_shared<QueuedTask>(weak_from_this());
   std::lock_guard lock(queue_guard_);
   if (!worker_.joinable()) worker_ = std::thread([this] { work_off(); });

@@ -121,6 +121,9 @@ class Transport {
   // is here and nobody reads this rank's memory any more. Throws PeerTrouble.
   virtual void run(const Move& move, std::span<const Tensor> mine, const PeerTensors& peers, Deadline deadline) = 0;
 
+  // Throws Error where only one thread may call, so that no call can go on by itself.
+  virtual void check_asynchronous() const {}
+
   // Lets a test look in at a moment of a move that this transport does not run: of what travelled within the records.
   virtual void look_in(Moment) {}
 

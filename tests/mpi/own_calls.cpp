@@ -15,9 +15,10 @@ void require(bool right, const char* what) {
   MPI_Abort(MPI_COMM_WORLD, 4);
 }
 
-bool is_refused(MPI_Comm comm) {
+template <class Fn>
+bool is_refused(Fn&& fn) {
   try {
-    from_mpi(comm);
+    fn();
   } catch (const Error&) {
     return true;
   }
@@ -40,6 +41,7 @@ void use(MPI_Comm half) {
   MPI_Isend(&sent, 1, MPI_INT, (rank + 1) % size, 1, half, &requests[1]);
   MPI_Waitall(2, requests, MPI_STATUSES_IGNORE);
   require(received == 100 + left, "the program's own message");
+  require(is_refused([&] { start(comm, AllReduce{.x = all}); }), "that a second thread calls MPI");
   MPI_Comm_free(&half);
   Comm again = comm.split(0);
   require(all_reduce(again, Tensor::full(DType::i64, {100'000}, 1)).at<int64_t>(99'999) == size, "the sum");
@@ -48,7 +50,7 @@ void use(MPI_Comm half) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (!is_refused(MPI_COMM_WORLD)) return 5;  // not before MPI_Init_thread()
+  if (!is_refused([] { from_mpi(MPI_COMM_WORLD); })) return 5;  // not before MPI_Init_thread()
   int provided = 0;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
   int rank = 0, size = 0;
@@ -56,7 +58,7 @@ int main(int argc, char** argv) {
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   MPI_Comm half = MPI_COMM_NULL;
   MPI_Comm_split(MPI_COMM_WORLD, rank % 2, 0, &half);
-  require(is_refused(MPI_COMM_NULL), "a null communicator");
+  require(is_refused([] { from_mpi(MPI_COMM_NULL); }), "a null communicator");
   use(half);
 
   int sum = 0;

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <string>
 
@@ -123,6 +124,13 @@ void absent(Comm& comm) {
   comm.barrier();
 }
 
+// The last rank is killed, and the launcher ends the others.
+void killed(Comm& comm) {
+  comm.barrier();
+  if (comm.rank() == comm.size() - 1) raise(SIGKILL);
+  comm.barrier();
+}
+
 // The last rank leaves its communicator and lives on.
 void leaves(Comm comm) {
   if (comm.rank() == comm.size() - 1) return;
@@ -145,6 +153,7 @@ int main(int argc, char** argv) {
   try {
     if (what == "works") works(comm);
     if (what == "absent") absent(comm);
+    if (what == "killed") killed(comm);
     if (what == "leaves") leaves(std::move(comm));
   } catch (const TimeoutError& error) {
     failed("TimeoutError", error);

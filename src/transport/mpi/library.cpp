@@ -19,10 +19,19 @@ namespace fs = std::filesystem;
 
 bool is_set(const char* name) { return std::getenv(name) != nullptr; }
 
-// Beside the program, where it is installed, where it was built, and where the system looks.
+// Of the program, or of the library where that is shared.
+fs::path own_folder() {
+  Dl_info info = {};
+  static const char here = 0;
+  if (dladdr(&here, &info) == 0 || info.dli_fname == nullptr) return {};
+  return fs::path(info.dli_fname).parent_path();
+}
+
+// Beside the library or the program, where it was built, where it is installed, and where the system looks.
 std::vector<std::string> places_of(const std::string& file) {
   std::vector<std::string> places;
   if (const char* folder = std::getenv("TESSERA_MPI_PATH")) places.push_back(fs::path(folder) / file);
+  places.push_back(own_folder() / "tessera" / file);
   std::error_code none;
   const fs::path program = fs::read_symlink("/proc/self/exe", none);
   if (!program.empty()) places.push_back(program.parent_path().parent_path() / "lib" / "tessera" / file);

@@ -76,6 +76,7 @@ std::shared_ptr<Message> Mail::receive(const Tensor& out, int from, int64_t tag,
 }
 
 bool Mail::is_over(const std::shared_ptr<Message>& message) {
+  world_.check_thread();
   progress();
   std::lock_guard lock(guard_);
   return message->state >= Message::done || (message->state == Message::waiting && has_left_(message->peer));

@@ -24,6 +24,7 @@ class MpiTransport : public Transport {
   void exchange(const Saying& mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
                 Deadline deadline) override;
   void run(const Move& move, std::span<const Tensor> mine, const PeerTensors& peers, Deadline deadline) override;
+  void check_asynchronous() const override { world_->check_threads(); }
   void look_in(Moment moment) override {
     if (probe_) probe_(moment, rank_, static_cast<int64_t>(call_of(rank_) / 256));
   }

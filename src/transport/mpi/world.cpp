@@ -78,10 +78,14 @@ bool World::part() {
 
 void World::check_thread() const {
   if (level_ >= multiple || std::this_thread::get_id() == main_) return;
+  throw Error("MPI was initialised for calls of one thread only, and this is another: use MPI_THREAD_MULTIPLE");
+}
+
+void World::check_threads() const {
+  if (level_ >= multiple) return;
   throw Error(
-      "MPI was initialised for calls of one thread only, and this is another: initialise it with MPI_THREAD_MULTIPLE "
-      "for "
-      "asynchronous calls");
+      "MPI was initialised for calls of one thread only: initialise it with MPI_THREAD_MULTIPLE for asynchronous "
+      "calls");
 }
 
 void World::send_text(CommHandle comm, int to, int32_t tag, std::string text) {
@@ -158,8 +162,9 @@ bool next_control(World& world, CommHandle comm, Control& control) {
   return true;
 }
 
+// A look is about as dear as leaving the core, which may be the very one that a peer waits for: so it spins little.
 void Patience::pause() {
-  constexpr int64_t kSpins = 300, kYields = 5000;
+  constexpr int64_t kSpins = 20, kYields = 5000;
   ++count_;
   if (count_ < kSpins) return;
   if (count_ < kYields) sched_yield();

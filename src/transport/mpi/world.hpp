@@ -38,8 +38,9 @@ class World {
 
   const Api& api() const { return api_; }
   void check(int code, const char* what) const { mpi::check(api_, code, what); }
-  // Throws Error where MPI does not let this thread call it.
+  // Throw Error where MPI does not let this thread call it, or no other one.
   void check_thread() const;
+  void check_threads() const;
   // A communicator is dead: finalising may have to wait for a peer that never comes.
   void give_up() { given_up_ = true; }
 
