@@ -42,6 +42,7 @@ struct Api {
   // color < 0: in none, and *made is 0.
   int (*split)(CommHandle comm, int32_t color, int32_t key, CommHandle* made) = nullptr;
   int (*free)(CommHandle* comm) = nullptr;
+  int (*barrier)(CommHandle comm) = nullptr;
   int (*rank_and_size)(CommHandle comm, int32_t* rank, int32_t* size) = nullptr;
 
   int (*isend)(const void* data, int64_t bytes, int32_t to, int32_t tag, CommHandle comm,

@@ -1,5 +1,7 @@
 #include "transport/mpi/connect.hpp"
 
+#include <cstdlib>
+
 #include <fmt/format.h>
 
 #include <tessera/detail/from_mpi.hpp>
@@ -18,11 +20,25 @@ Comm take_duplicate(std::shared_ptr<World> world, CommHandle comm, const RunOpti
                                                   options.name, options.timeout));
 }
 
+// Each process would go on as the only one, where the library is of another MPI than the launcher.
+void check_size(const std::string& mpi, int size) {
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
+    const char* text = std::getenv(name);
+    if (text == nullptr || std::atoi(text) == size) continue;
+    throw Error(
+        fmt::format("the launcher says {}={}, but {} has found {} rank{}: the program's MPI and its launcher do not "
+                    "belong together. TESSERA_MPI names the one to use",
+                    name, text, mpi, size, size == 1 ? "" : "s"));
+  }
+}
+
 }  // namespace
 
 Comm connect(const std::string& mpi, const RunOptions& options) {
   const auto world = World::of(mpi);
-  return take_duplicate(world, world->api().world(), options);
+  Comm comm = take_duplicate(world, world->api().world(), options);
+  check_size(mpi, comm.size());
+  return comm;
 }
 
 }  // namespace mpi

@@ -97,6 +97,8 @@ int free_comm(CommHandle* comm) {
   return MPI_Comm_free(&handle);
 }
 
+int barrier(CommHandle comm) { return MPI_Barrier(comm_of(comm)); }
+
 int rank_and_size(CommHandle comm, int32_t* rank, int32_t* size) {
   const int code = MPI_Comm_rank(comm_of(comm), rank);
   return code != MPI_SUCCESS ? code : MPI_Comm_size(comm_of(comm), size);
@@ -163,8 +165,8 @@ int irecv_found(void* data, int64_t bytes, Found* found, RequestHandle* made) {
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) const tessera::mpi::Api* tessera_mpi_api() {
-  static const Api api = {kApiVersion, library, is_initialized, is_finalized, init,  thread_level, MPI_Finalize,
-                          error_text,  world,   from_fortran,   duplicate,    split, free_comm,    rank_and_size,
-                          isend,       irecv,   test_some,      cancel,       find,  irecv_found};
+  static const Api api = {kApiVersion,   library, is_initialized, is_finalized, init,   thread_level, MPI_Finalize,
+                          error_text,    world,   from_fortran,   duplicate,    split,  free_comm,    barrier,
+                          rank_and_size, isend,   irecv,          test_some,    cancel, find,         irecv_found};
   return &api;
 }

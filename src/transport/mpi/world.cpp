@@ -46,6 +46,8 @@ World::~World() {
   drain();
   if (!ours_ || !part()) return;
   drain();
+  api_.barrier(
+      parting_);  // all have come; MPICH over TCP hangs in its end more often where they come to that one by one
   api_.finalize();
 }
 
