@@ -221,7 +221,7 @@ TEST(Heap, GivesOutWhatDoesNotOverlapAndTakesItBack) {
 TEST(Chunks, CoverEveryElementOnceInOrder) {
   for (const Dims& shape : {Dims{}, Dims{1}, Dims{7}, Dims{3, 5}, Dims{4, 1, 6}, Dims{2, 3, 4, 5}, Dims{0, 3}}) {
     for (const int64_t most : {1, 2, 7, 30, 1000}) {
-      const shm::Chunks chunks(shape, most);
+      const Chunks chunks(shape, most);
       const Tensor order = Tensor::zeros(DType::i64, shape);
       int64_t next = 0;
       for (int64_t i = 0; i < chunks.count(); ++i) {
