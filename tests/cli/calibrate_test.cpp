@@ -41,7 +41,8 @@ TEST(Calibrate, WritesPricesForAnyMesh) {
   EXPECT_EQ(topology.axes[0].ranks, 2);
   EXPECT_GT(topology.axes[0].link.transfer(1e6), 0);
   EXPECT_LE(topology.axes[0].link.transfer.knots.size(), 8u);
-  EXPECT_GT(topology.base_us, 0);
+  // With one axis of two ranks the fit cannot tell a base from a hop.
+  EXPECT_GT(topology.base_us + topology.axes[0].link.latency_us, 0);
   EXPECT_GT(topology.copy(1e6), 0);
   for (const char* mesh : {"x=2", "dp=2,tp=4"}) {
     const Ending plan = run_cli({"plan", "--mesh", mesh, "--shape", "64x64", "--from", mesh[0] == 'x' ? "S0" : "S0,P",

@@ -7,18 +7,10 @@
 #include <tessera/error.hpp>
 #include <tessera/plan.hpp>
 
+#include "support/refusal.hpp"
+
 namespace tessera::testing_support {
 namespace {
-
-template <class Fn>
-std::string complaint_of(Fn&& fn) {
-  try {
-    fn();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 // A copy of the text in which the first `what` is `with`.
 std::string replaced(std::string text, const std::string& what, const std::string& with) {
@@ -51,7 +43,7 @@ TEST(TopologyJson, WhatIsLeftOutIsNothing) {
 }
 
 TEST(TopologyJson, ComplaintsNameTheField) {
-  const auto complaint = [](const char* text) { return complaint_of([&] { Topology::from_json(text); }); };
+  const auto complaint = [](const char* text) { return refusal([&] { Topology::from_json(text); }); };
   EXPECT_NE(complaint("{").find("the topology is no JSON"), std::string::npos);
   EXPECT_EQ(complaint("[]"), "the topology is no object");
   EXPECT_EQ(complaint("{}"), "the topology has no axes");
@@ -128,7 +120,7 @@ TEST(PlanJson, ComesBackAsItWas) {
 TEST(PlanJson, ComplaintsNameTheField) {
   const std::string good = some_plans()[0].to_json();
   const auto complaint = [&](const char* what, const char* with) {
-    return complaint_of([&] { Plan::from_json(replaced(good, what, with)); });
+    return refusal([&] { Plan::from_json(replaced(good, what, with)); });
   };
   EXPECT_NE(complaint("{", "").find("the plan is no JSON"), std::string::npos);
   EXPECT_EQ(complaint("\"scale\"", "\"stale\""), "the plan has no scale");
@@ -206,7 +198,7 @@ TEST_F(Calibrated, IsWhereTheEnvironmentSays) {
 TEST_F(Calibrated, SaysWhereItLookedAndWhatToDo) {
   const Environment named("TESSERA_TOPOLOGY", ""), config("XDG_CONFIG_HOME", folder_ + "/a"),
       home("HOME", folder_ + "/b");
-  const std::string text = complaint_of([] { Topology::calibrated(); });
+  const std::string text = refusal([] { Topology::calibrated(); });
   for (const std::string& piece : {folder_ + "/a/tessera/topology.json", folder_ + "/b/.config/tessera/topology.json",
                                    std::string("`tessera calibrate`")}) {
     EXPECT_NE(text.find(piece), std::string::npos) << text;
@@ -214,9 +206,9 @@ TEST_F(Calibrated, SaysWhereItLookedAndWhatToDo) {
   // A file that was named is not replaced by another one.
   const Environment file("TESSERA_TOPOLOGY", folder_ + "/none.json");
   write("b/.config/tessera/topology.json", 1);
-  EXPECT_NE(complaint_of([] { Topology::calibrated(); }).find("/none.json"), std::string::npos);
+  EXPECT_NE(refusal([] { Topology::calibrated(); }).find("/none.json"), std::string::npos);
   std::ofstream(folder_ + "/none.json") << "{}";
-  EXPECT_EQ(complaint_of([] { Topology::calibrated(); }), folder_ + "/none.json: the topology has no axes");
+  EXPECT_EQ(refusal([] { Topology::calibrated(); }), folder_ + "/none.json: the topology has no axes");
 }
 
 }  // namespace
