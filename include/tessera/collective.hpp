@@ -52,7 +52,7 @@ struct AllGather {
   double scale = 1;  // multiplies every element on the way (floating and complex
                      // dtypes): adjoints of averages
   using Result = Gathered;
-  static detail::Description describe(AllGather op);
+  static detail::Description describe(AllGather&& op);
   static Result result(detail::Outcome&& outcome);
 };
 
@@ -63,7 +63,7 @@ struct AllGatherParts {
   Sizes sizes = {};
   std::vector<Tensor> outs = {};
   using Result = Parts;
-  static detail::Description describe(AllGatherParts op);
+  static detail::Description describe(AllGatherParts&& op);
   static Result result(detail::Outcome&& outcome);
 };
 
@@ -73,7 +73,7 @@ struct AllGatherSame {
   Tensor x = {};
   Tensor out = {};
   using Result = std::vector<Tensor>;
-  static detail::Description describe(AllGatherSame op);
+  static detail::Description describe(AllGatherSame&& op);
   static Result result(detail::Outcome&& outcome);
 };
 
@@ -82,7 +82,7 @@ struct GatherSizes {
   Tensor x = {};
   int64_t dim = 0;
   using Result = Sizes;
-  static detail::Description describe(GatherSizes op);
+  static detail::Description describe(GatherSizes&& op);
   static Result result(detail::Outcome&& outcome);
 };
 
@@ -96,7 +96,7 @@ struct ReduceScatter {
   Reduction op = ReduceOp::sum;
   Tensor out = {};
   using Result = Tensor;
-  static detail::Description describe(ReduceScatter op);
+  static detail::Description describe(ReduceScatter&& op);
   static Result result(detail::Outcome&& outcome);
 };
 
@@ -106,7 +106,7 @@ struct AllReduce {
   Reduction op = ReduceOp::sum;
   Tensor out = {};
   using Result = Tensor;
-  static detail::Description describe(AllReduce op);
+  static detail::Description describe(AllReduce&& op);
   static Result result(detail::Outcome&& outcome);
 };
 
@@ -121,7 +121,7 @@ struct AllToAll {
   Sizes sizes = {};
   Tensor out = {};
   using Result = Gathered;
-  static detail::Description describe(AllToAll op);
+  static detail::Description describe(AllToAll&& op);
   static Result result(detail::Outcome&& outcome);
 };
 
@@ -135,7 +135,7 @@ struct AllToAllV {
   int64_t dim = 0;
   Tensor out = {};
   using Result = Gathered;
-  static detail::Description describe(AllToAllV op);
+  static detail::Description describe(AllToAllV&& op);
   static Result result(detail::Outcome&& outcome);
 };
 
@@ -148,7 +148,7 @@ struct Broadcast {
   Tensor out = {};
   double scale = 1;
   using Result = Tensor;
-  static detail::Description describe(Broadcast op);
+  static detail::Description describe(Broadcast&& op);
   static Result result(detail::Outcome&& outcome);
 };
 
@@ -162,7 +162,7 @@ struct Scatter {
   Sizes sizes = {};
   Tensor out = {};
   using Result = Gathered;
-  static detail::Description describe(Scatter op);
+  static detail::Description describe(Scatter&& op);
   static Result result(detail::Outcome&& outcome);
 };
 
@@ -175,7 +175,7 @@ struct Gather {
   Sizes sizes = {};
   Tensor out = {};
   using Result = Gathered;
-  static detail::Description describe(Gather op);
+  static detail::Description describe(Gather&& op);
   static Result result(detail::Outcome&& outcome);
 };
 
@@ -187,7 +187,7 @@ struct Reduce {
   Reduction op = ReduceOp::sum;
   Tensor out = {};
   using Result = Tensor;
-  static detail::Description describe(Reduce op);
+  static detail::Description describe(Reduce&& op);
   static Result result(detail::Outcome&& outcome);
 };
 
@@ -195,13 +195,13 @@ struct Reduce {
 // start() makes it a Work.
 struct Barrier {
   struct Result {};
-  static detail::Description describe(Barrier);
+  static detail::Description describe(Barrier&&);
   static Result result(detail::Outcome&& outcome);
 };
 
 template <class Op>
 concept Operation = requires(const Op& op) {
-  Op::describe(op);
+  Op::describe(Op(op));
 };
 
 namespace detail {
@@ -209,7 +209,7 @@ namespace detail {
 template <class Op>
 std::vector<Description> describe_all(const std::vector<Op>& ops) {
   std::vector<Description> batch;
-  for (const Op& op : ops) batch.push_back(Op::describe(op));
+  for (const Op& op : ops) batch.push_back(Op::describe(Op(op)));
   return batch;
 }
 
@@ -265,8 +265,8 @@ ResultsOf<Ops...> take_results(std::vector<Outcome>& outcomes) {
 
 template <Operation First, Operation Second, Operation... More>
 auto run(CommHere here, const First& first, const Second& second, const More&... more) {
-  const std::vector<detail::Description> batch{First::describe(first), Second::describe(second),
-                                               More::describe(more)...};
+  const std::vector<detail::Description> batch{First::describe(First(first)), Second::describe(Second(second)),
+                                               More::describe(More(more))...};
   std::vector<detail::Outcome> outcomes(batch.size());
   detail::execute(here.comm, batch, outcomes, here.site);
   return detail::take_results<First, Second, More...>(outcomes);
@@ -285,8 +285,9 @@ WorkOf<std::vector<typename Op::Result>> start(Comm& comm, const std::vector<Op>
 template <Operation First, Operation Second, Operation... More>
 auto start(CommHere here, const First& first, const Second& second, const More&... more) {
   auto outcomes = std::make_shared<std::vector<detail::Outcome>>();
-  auto task = detail::start(here.comm, {First::describe(first), Second::describe(second), More::describe(more)...},
-                            here.site, outcomes);
+  auto task = detail::start(
+      here.comm, {First::describe(First(first)), Second::describe(Second(second)), More::describe(More(more))...},
+      here.site, outcomes);
   return WorkOf<detail::ResultsOf<First, Second, More...>>(
       std::move(task), [outcomes] { return detail::take_results<First, Second, More...>(*outcomes); });
 }
@@ -294,7 +295,7 @@ auto start(CommHere here, const First& first, const Second& second, const More&.
 template <Operation Op>
 WorkOf<typename Op::Result> start(Comm& comm, const Op& op, const Site& site = Site::current()) {
   auto outcomes = std::make_shared<std::vector<detail::Outcome>>();
-  auto task = detail::start(comm, {Op::describe(op)}, site, outcomes);
+  auto task = detail::start(comm, {Op::describe(Op(op))}, site, outcomes);
   return {std::move(task), [outcomes, op] { return op.result(std::move((*outcomes)[0])); }};
 }
 

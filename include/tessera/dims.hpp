@@ -29,11 +29,20 @@ class Dims {
   Dims() noexcept { std::fill_n(values_.begin(), kUsual, 0); }
   // Not defaulted: a call copies many of these, and few have more than kUsual
   // values.
-  Dims(const Dims& other) noexcept { *this = other; }
+  Dims(const Dims& other) noexcept { take(other); }
   Dims& operator=(const Dims& other) noexcept {
-    size_ = other.size_;
-    std::copy_n(other.values_.begin(), kUsual, values_.begin());
-    if (size_ > kUsual) std::copy(other.begin() + kUsual, other.end(), begin() + kUsual);
+    take(other);
+    return *this;
+  }
+  Dims(Dims&& other) noexcept {  // which is empty then
+    take(other);
+    other.size_ = 0;
+  }
+  Dims& operator=(Dims&& other) noexcept {
+    const uint32_t size = other.size_;
+    take(other);
+    other.size_ = 0;
+    size_ = size;  // also where it is moved onto itself
     return *this;
   }
   Dims(std::initializer_list<int64_t> values) : Dims(values.begin(), values.size()) {}
@@ -81,6 +90,12 @@ class Dims {
     if (count > kMaxDims) detail::throw_too_many_dims(count);
     std::copy(values, values + count, values_.begin());
     size_ = static_cast<uint32_t>(count);
+  }
+
+  void take(const Dims& other) {
+    size_ = other.size_;
+    for (uint32_t i = 0; i < kUsual; ++i) values_[i] = other.values_[i];
+    if (size_ > kUsual) std::copy(other.begin() + kUsual, other.end(), begin() + kUsual);
   }
 
   uint32_t size_ = 0;

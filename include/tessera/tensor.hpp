@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
 #include <tessera/dims.hpp>
 #include <tessera/dtype.hpp>
@@ -26,9 +27,26 @@ class Tensor {
   Tensor() noexcept {}  // undefined: no dtype, no memory
   Tensor(const Tensor&) = default;
   Tensor& operator=(const Tensor&) = default;
-  // What was moved from is undefined.
-  Tensor(Tensor&& other) noexcept { *this = std::move(other); }
-  Tensor& operator=(Tensor&& other) noexcept;
+  // What was moved from is undefined. A call moves many of these.
+  Tensor(Tensor&& other) noexcept
+      : defined_(std::exchange(other.defined_, false)),
+        read_only_(std::exchange(other.read_only_, false)),
+        dtype_(other.dtype_),
+        data_(std::exchange(other.data_, nullptr)),
+        shape_(std::move(other.shape_)),
+        strides_(std::move(other.strides_)),
+        owner_(std::move(other.owner_)) {}
+  Tensor& operator=(Tensor&& other) noexcept {
+    if (this == &other) return *this;
+    defined_ = std::exchange(other.defined_, false);
+    read_only_ = std::exchange(other.read_only_, false);
+    dtype_ = other.dtype_;
+    data_ = std::exchange(other.data_, nullptr);
+    shape_ = std::move(other.shape_);
+    strides_ = std::move(other.strides_);
+    owner_ = std::move(other.owner_);
+    return *this;
+  }
 
   // New, row-major, from the pool (see pool.hpp). empty() leaves the elements
   // as they are.

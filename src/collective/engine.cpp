@@ -93,6 +93,7 @@ class Engine {
     told_ = true;
     if (!plan.replay.same(said)) return false;
     w_.mine.push_back(d.x);
+    w_.mine.push_back(d.out);
     w_.mine.resize(1 + output_count(d.op, comm_.size()));
     prepare_outputs(plan);
     move_inlined(plan, said);
@@ -125,10 +126,16 @@ class Engine {
   }
 
   void note_replay(CallPlan& plan, const std::vector<Record>& records) {
-    const bool alone = batch_.size() == 1 && !batch_[0].out.defined() && batch_[0].parts.empty();
+    const bool alone = batch_.size() == 1 && batch_[0].parts.empty() && apart(records);
     if (alone && plan.rounds.all().size() <= 1 && all_inlined(records)) {
       plan.replay.note(call_, batch_[0], site_, comm_.rank(), comm_.said());
     }
+  }
+
+  // Whether this rank's outputs share no memory with what is moved into them.
+  bool apart(const std::vector<Record>& records) const {
+    const auto& places = records[static_cast<size_t>(comm_.rank())].statements[0].in_place;
+    return std::all_of(places.begin(), places.end(), [](int64_t place) { return place == kApart; });
   }
 
   // What is this rank's alone cannot be part of the agreement any more, and its

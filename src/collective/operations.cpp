@@ -19,7 +19,7 @@ Gathered gathered(Outcome& outcome) { return {std::move(outcome.tensor), std::mo
 
 }  // namespace
 
-Description AllGather::describe(AllGather op) {
+Description AllGather::describe(AllGather&& op) {
   return {.op = OpCode::all_gather,
           .x = std::move(op.x),
           .out = std::move(op.out),
@@ -29,7 +29,7 @@ Description AllGather::describe(AllGather op) {
 }
 Gathered AllGather::result(Outcome&& outcome) { return gathered(outcome); }
 
-Description AllGatherParts::describe(AllGatherParts op) {
+Description AllGatherParts::describe(AllGatherParts&& op) {
   return {.op = OpCode::all_gather_parts,
           .x = std::move(op.x),
           .parts = std::move(op.outs),
@@ -38,7 +38,7 @@ Description AllGatherParts::describe(AllGatherParts op) {
 }
 Parts AllGatherParts::result(Outcome&& outcome) { return {std::move(outcome.parts), std::move(outcome.sizes)}; }
 
-Description AllGatherSame::describe(AllGatherSame op) {
+Description AllGatherSame::describe(AllGatherSame&& op) {
   return {.op = OpCode::all_gather_same, .x = std::move(op.x), .out = std::move(op.out)};
 }
 std::vector<Tensor> AllGatherSame::result(Outcome&& outcome) {
@@ -47,12 +47,12 @@ std::vector<Tensor> AllGatherSame::result(Outcome&& outcome) {
   return parts;
 }
 
-Description GatherSizes::describe(GatherSizes op) {
+Description GatherSizes::describe(GatherSizes&& op) {
   return {.op = OpCode::gather_sizes, .x = std::move(op.x), .dim = op.dim};
 }
 Sizes GatherSizes::result(Outcome&& outcome) { return std::move(outcome.sizes); }
 
-Description ReduceScatter::describe(ReduceScatter op) {
+Description ReduceScatter::describe(ReduceScatter&& op) {
   return {.op = OpCode::reduce_scatter,
           .x = std::move(op.x),
           .out = std::move(op.out),
@@ -62,12 +62,12 @@ Description ReduceScatter::describe(ReduceScatter op) {
 }
 Tensor ReduceScatter::result(Outcome&& outcome) { return std::move(outcome.tensor); }
 
-Description AllReduce::describe(AllReduce op) {
+Description AllReduce::describe(AllReduce&& op) {
   return {.op = OpCode::all_reduce, .x = std::move(op.x), .out = std::move(op.out), .reduction = op.op};
 }
 Tensor AllReduce::result(Outcome&& outcome) { return std::move(outcome.tensor); }
 
-Description AllToAll::describe(AllToAll op) {
+Description AllToAll::describe(AllToAll&& op) {
   return {.op = OpCode::all_to_all,
           .x = std::move(op.x),
           .out = std::move(op.out),
@@ -77,7 +77,7 @@ Description AllToAll::describe(AllToAll op) {
 }
 Gathered AllToAll::result(Outcome&& outcome) { return gathered(outcome); }
 
-Description AllToAllV::describe(AllToAllV op) {
+Description AllToAllV::describe(AllToAllV&& op) {
   return {.op = OpCode::all_to_all_v,
           .x = std::move(op.x),
           .out = std::move(op.out),
@@ -87,12 +87,12 @@ Description AllToAllV::describe(AllToAllV op) {
 }
 Gathered AllToAllV::result(Outcome&& outcome) { return gathered(outcome); }
 
-Description Broadcast::describe(Broadcast op) {
+Description Broadcast::describe(Broadcast&& op) {
   return {.op = OpCode::broadcast, .x = std::move(op.x), .out = std::move(op.out), .root = op.root, .scale = op.scale};
 }
 Tensor Broadcast::result(Outcome&& outcome) { return std::move(outcome.tensor); }
 
-Description Scatter::describe(Scatter op) {
+Description Scatter::describe(Scatter&& op) {
   return {.op = OpCode::scatter,
           .x = std::move(op.x),
           .out = std::move(op.out),
@@ -102,7 +102,7 @@ Description Scatter::describe(Scatter op) {
 }
 Gathered Scatter::result(Outcome&& outcome) { return gathered(outcome); }
 
-Description Gather::describe(Gather op) {
+Description Gather::describe(Gather&& op) {
   return {.op = OpCode::gather,
           .x = std::move(op.x),
           .out = std::move(op.out),
@@ -112,12 +112,12 @@ Description Gather::describe(Gather op) {
 }
 Gathered Gather::result(Outcome&& outcome) { return gathered(outcome); }
 
-Description Reduce::describe(Reduce op) {
+Description Reduce::describe(Reduce&& op) {
   return {.op = OpCode::reduce, .x = std::move(op.x), .out = std::move(op.out), .root = op.root, .reduction = op.op};
 }
 Tensor Reduce::result(Outcome&& outcome) { return std::move(outcome.tensor); }
 
-Description Barrier::describe(Barrier) { return {.op = OpCode::barrier}; }
+Description Barrier::describe(Barrier&&) { return {.op = OpCode::barrier}; }
 Barrier::Result Barrier::result(Outcome&&) { return {}; }
 
 void Comm::barrier(const Site& site) { run(*this, Barrier{}, site); }
@@ -155,7 +155,7 @@ Comm detail::split(Comm& comm, int64_t color, int64_t key, const std::string& na
 namespace {
 
 template <class Op>
-typename Op::Result run_on(Comm& comm, const Tensor& x, Op op, const Site& site) {
+typename Op::Result run_on(Comm& comm, const Tensor& x, Op&& op, const Site& site) {
   op.x = x;
   return run(comm, std::move(op), site);
 }

@@ -9,17 +9,23 @@ namespace tessera {
 
 using detail::Description;
 
+Replay::Form Replay::Form::of(const Tensor& tensor) {
+  if (!tensor.defined()) return {};
+  return {true, tensor.dtype(), tensor.shape(), tensor.strides()};
+}
+
+bool Replay::Form::fits(const Tensor& tensor) const {
+  if (!defined || !tensor.defined()) return defined == tensor.defined();
+  return tensor.dtype() == dtype && tensor.shape() == shape && tensor.strides() == strides;
+}
+
 void Replay::note(int64_t call, const Description& d, const Site& site, int rank, const RawRecords& said) {
   version_ = call;
   like_ = d;
-  like_.x = {};
-  has_x_ = d.x.defined();
-  if (has_x_) {
-    dtype_ = d.x.dtype();
-    shape_ = d.x.shape();
-    strides_ = d.x.strides();
-    flat_ = d.x.is_contiguous();
-  }
+  like_.x = like_.out = {};
+  x_ = Form::of(d.x);
+  out_ = Form::of(d.out);
+  flat_bytes_ = d.x.defined() && d.x.is_contiguous() ? static_cast<size_t>(d.x.bytes()) : 0;
   file_ = site.file_name();
   line_ = site.line();
   heard_.resize(said.size());
@@ -36,10 +42,10 @@ void Replay::note(int64_t call, const Description& d, const Site& site, int rank
 }
 
 bool Replay::fits(const Description& d, const Site& site) const {
-  if (!noted_ || d.op != like_.op || d.x.defined() != has_x_ || d.out.defined() || !d.parts.empty() ||
-      d.problem != nullptr || site.line() != line_ || site.file_name() != file_)
+  if (!noted_ || d.op != like_.op || !x_.fits(d.x) || !out_.fits(d.out) || !d.parts.empty() || d.problem != nullptr ||
+      site.line() != line_ || site.file_name() != file_)
     return false;
-  if (has_x_ && (d.x.dtype() != dtype_ || !(d.x.shape() == shape_) || !(d.x.strides() == strides_))) return false;
+  if (out_.defined && (d.out.read_only() || (x_.defined && may_overlap(d.x, d.out)))) return false;
   if (d.note != nullptr && d.exchange == nullptr) return false;  // its text may be another
   return d.dim == like_.dim && d.split_dim == like_.split_dim && d.root == like_.root &&
          same_bits(d.scale, like_.scale) && d.reduction.op == like_.reduction.op &&
@@ -54,8 +60,8 @@ Saying Replay::record(int64_t call, const Tensor& x) {
   const auto bytes = std::as_writable_bytes(std::span(words_));
   if (changed_.payload_bytes > 0) {
     std::byte* payload = bytes.data() + changed_.payload_at;
-    if (flat_) std::memcpy(payload, x.data(), static_cast<size_t>(x.bytes()));
-    else copy_box({payload, dtype_, shape_, row_major(shape_)}, view_of(x));
+    if (flat_bytes_ > 0) std::memcpy(payload, x.data(), flat_bytes_);
+    else copy_box({payload, x_.dtype, x_.shape, row_major(x_.shape)}, view_of(x));
   }
   return {bytes, changed_.end, static_cast<uint64_t>(version_)};
 }

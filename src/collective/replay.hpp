@@ -11,7 +11,7 @@ namespace tessera {
 
 class Replay {
  public:
-  // Notes what this rank said of the call, and what all said. The outputs must be the library's own.
+  // Notes what this rank said of the call, and what all said. An output of the caller's must lie apart from x.
   void note(int64_t call, const detail::Description& description, const Site& site, int rank, const RawRecords& said);
   void forget() { noted_ = false; }
   bool noted() const { return noted_; }
@@ -33,9 +33,15 @@ class Replay {
 
   bool noted_ = false;
   detail::Description like_;  // without memory
-  Dims shape_, strides_;
-  DType dtype_ = DType::f32;
-  bool has_x_ = false, flat_ = false;
+  struct Form {
+    bool defined = false;
+    DType dtype = DType::f32;
+    Dims shape, strides;
+    static Form of(const Tensor& tensor);
+    bool fits(const Tensor& tensor) const;
+  };
+  Form x_, out_;
+  size_t flat_bytes_ = 0;  // of x, where it is contiguous
   const char* file_ = nullptr;
   uint32_t line_ = 0;
   int64_t version_ = 0;

@@ -99,6 +99,12 @@ Announced announce_x(const Tensor& t, CommState& comm, std::vector<std::byte>& p
   return {t.dtype(), t.shape(), t.strides(), {{at, kInlined}}, nullptr};
 }
 
+// Peers read an output in the second round of an all_reduce only; small tensors need no such round.
+Announced announce_out(const Tensor& out, CommState& comm, const Statement& s) {
+  const bool read = s.op == OpCode::all_reduce && s.x().where.words[1] != kInlined;
+  return read ? announce(out, comm, true) : Announced{out.dtype(), out.shape(), out.strides(), {}, nullptr};
+}
+
 void add_output(const Tensor& out, const Tensor& x, CommState& comm, Statement& s, std::vector<Tensor>& tensors) {
   if (!out.defined()) throw ShapeError("a tensor of the outputs is undefined");
   if (out.read_only()) throw ShapeError("out is a view of constant memory: it cannot be written to");
@@ -108,7 +114,7 @@ void add_output(const Tensor& out, const Tensor& x, CommState& comm, Statement& 
                     "{}, strides {}): it cannot be written to",
                     out.shape(), out.strides()));
   }
-  s.tensors.push_back(announce(out, comm, true));
+  s.tensors.push_back(announce_out(out, comm, s));
   s.in_place.push_back(in_place(x, out));
   tensors.push_back(out);
 }
@@ -120,10 +126,7 @@ void add_outputs(const Description& d, CommState& comm, Statement& s, std::vecto
     add_output(d.out, x, comm, s, tensors);
   } else if (d.op == OpCode::all_reduce) {
     const Tensor out = comm.transport().allocate(x.dtype(), x.shape());
-    // Peers read it in a second round, so it must be announced with the rest; small ones need no such round.
-    const bool inlined = s.x().where.words[1] == kInlined;
-    s.tensors.push_back(inlined ? Announced{out.dtype(), out.shape(), out.strides(), {}, nullptr}
-                                : announce(out, comm, true));
+    s.tensors.push_back(announce_out(out, comm, s));
     s.in_place.push_back(kApart);
     tensors.push_back(out);
     std::lock_guard lock(comm.guard());

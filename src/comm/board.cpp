@@ -77,6 +77,8 @@ Waited Board::announce(const Saying& mine, uint64_t call, std::vector<std::span<
       if (longest <= kRecordBytes) records[static_cast<size_t>(r)] = {slots_[r].record[side], length};
       else records[static_cast<size_t>(r)] = take_record(r, side, from, length);
     }
+    // Nobody reads the other record any more: its lines come back while this call goes on.
+    prefetch_to_write({slots_[rank_].record[1 - side], std::min(mine.changed, kRecordBytes)});
   }
   return Waited::reached;
 }

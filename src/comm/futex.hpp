@@ -4,7 +4,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace tessera {
 
@@ -25,6 +27,15 @@ inline void cpu_relax() {
   __builtin_ia32_pause();
 #elif defined(__aarch64__)
   asm volatile("yield");
+#endif
+}
+
+// Asks for memory that others have read, so that writing to it soon does not wait for each line.
+inline void prefetch_to_write(std::span<const std::byte> memory) {
+#if defined(__x86_64__)
+  for (size_t at = 0; at < memory.size(); at += 64) asm volatile("prefetchw %0" : : "m"(memory[at]));
+#else
+  for (size_t at = 0; at < memory.size(); at += 64) __builtin_prefetch(&memory[at], 1);
 #endif
 }
 

@@ -183,18 +183,6 @@ Tensor Tensor::clone() const {
   return t;
 }
 
-Tensor& Tensor::operator=(Tensor&& other) noexcept {
-  if (this == &other) return *this;
-  defined_ = std::exchange(other.defined_, false);
-  read_only_ = std::exchange(other.read_only_, false);
-  dtype_ = other.dtype_;
-  data_ = std::exchange(other.data_, nullptr);
-  shape_ = std::exchange(other.shape_, Dims());
-  strides_ = std::exchange(other.strides_, Dims());
-  owner_ = std::move(other.owner_);
-  return *this;
-}
-
 void Tensor::check_writable() const {
   if (read_only_) throw ShapeError("the tensor is a view of constant memory: it cannot be written to");
 }
