@@ -225,11 +225,15 @@ std::vector<typename Op::Result> results_of(const std::vector<Op>& ops, std::vec
 // Runs described operations. Several share one agreement and one move; none may
 // need another's result.
 template <Operation Op>
-typename Op::Result run(Comm& comm, Op op, const Site& site = Site::current()) {
+typename Op::Result run(Comm& comm, Op&& op, const Site& site = Site::current()) {
   const detail::Description description = Op::describe(std::move(op));
   detail::Outcome outcome;
   detail::execute(comm, {&description, 1}, {&outcome, 1}, site);
   return Op::result(std::move(outcome));
+}
+template <Operation Op>
+typename Op::Result run(Comm& comm, const Op& op, const Site& site = Site::current()) {
+  return run(comm, Op(op), site);
 }
 
 template <Operation Op>

@@ -92,7 +92,7 @@ class Dims {
     size_ = static_cast<uint32_t>(count);
   }
 
-  void take(const Dims& other) {
+  [[gnu::always_inline]] void take(const Dims& other) {
     size_ = other.size_;
     for (uint32_t i = 0; i < kUsual; ++i) values_[i] = other.values_[i];
     if (size_ > kUsual) std::copy(other.begin() + kUsual, other.end(), begin() + kUsual);

@@ -46,11 +46,10 @@ class Engine {
         outcomes_(outcomes),
         site_(site),
         call_(comm.next_call()),
+        deadline_(comm.deadline()),
         w_(kept<Workspace>(comm.workspace)) {
-    const auto now = Clock::now();
-    deadline_ = comm.deadline(now);
     std::lock_guard lock(comm_.guard());
-    comm_.recorder.begin(call_, first_op(), batch_.size(), site, now);
+    comm_.recorder.begin(call_, first_op(), batch_.size(), site);
     comm_.stats.calls += static_cast<int64_t>(batch_.size());
     ++comm_.stats.exchanges;
   }
@@ -97,6 +96,7 @@ class Engine {
     w_.mine.resize(1 + output_count(d.op, comm_.size()));
     prepare_outputs(plan);
     move_inlined(plan, said);
+    hand_out(plan);
     return true;
   }
 
@@ -122,6 +122,7 @@ class Engine {
     if (!agreement.repeated) work_out(plan, agreement.records);
     agreement.settled = true;
     move(plan, agreement.records);
+    hand_out(plan);
     if (agreement.repeated) note_replay(plan, agreement.records);
   }
 
@@ -236,8 +237,20 @@ class Engine {
         Tensor& out = w_.mine[number++];
         if (!has_output(a, comm_.rank())) continue;
         if (!out.defined()) out = new_output(a, batch_[op], i);
-        if (a.as_parts) outcome.parts.push_back(out);
-        else outcome.tensor = out;
+      }
+    }
+  }
+
+  void hand_out(const CallPlan& plan) {
+    size_t number = 0;
+    for (size_t op = 0; op < batch_.size(); ++op) {
+      const Arranged& a = plan.arranged[op];
+      ++number;  // past x
+      for (size_t i = output_count(a.op, comm_.size()); i > 0; --i) {
+        Tensor& out = w_.mine[number++];
+        if (!has_output(a, comm_.rank())) continue;
+        if (a.as_parts) outcomes_[op].parts.push_back(std::move(out));
+        else outcomes_[op].tensor = std::move(out);
       }
     }
   }
@@ -288,7 +301,7 @@ class Engine {
   std::span<Outcome> outcomes_;
   const Site& site_;
   const int64_t call_;
-  Deadline deadline_;
+  const Deadline deadline_;
   Workspace& w_;
   bool told_ = false;             // the ranks have exchanged what they say
   const Stats* moved_ = nullptr;  // what was moved, once it was

@@ -11,12 +11,27 @@ using detail::Description;
 
 Replay::Form Replay::Form::of(const Tensor& tensor) {
   if (!tensor.defined()) return {};
-  return {true, tensor.dtype(), tensor.shape(), tensor.strides()};
+  Form form{true, tensor.dtype(), tensor.shape(), tensor.strides()};
+  if (tensor.elements() == 0) return form;
+  const Extent extent = extent_of(tensor);
+  const auto at = reinterpret_cast<uintptr_t>(tensor.data());
+  form.begin = static_cast<int64_t>(extent.begin - at);
+  form.end = static_cast<int64_t>(extent.end - at);
+  return form;
 }
 
 bool Replay::Form::fits(const Tensor& tensor) const {
   if (!defined || !tensor.defined()) return defined == tensor.defined();
   return tensor.dtype() == dtype && tensor.shape() == shape && tensor.strides() == strides;
+}
+
+// Of tensors that fit. Those that lie within each other's gaps count as not apart.
+bool Replay::apart(const Tensor& x, const Tensor& out) const {
+  if (!x_.defined || !out_.defined) return true;
+  const auto ends_before = [](const Tensor& a, const Form& first, const Tensor& b, const Form& second) {
+    return reinterpret_cast<intptr_t>(a.data()) + first.end <= reinterpret_cast<intptr_t>(b.data()) + second.begin;
+  };
+  return ends_before(x, x_, out, out_) || ends_before(out, out_, x, x_);
 }
 
 void Replay::note(int64_t call, const Description& d, const Site& site, int rank, const RawRecords& said) {
@@ -45,7 +60,7 @@ bool Replay::fits(const Description& d, const Site& site) const {
   if (!noted_ || d.op != like_.op || !x_.fits(d.x) || !out_.fits(d.out) || !d.parts.empty() || d.problem != nullptr ||
       site.line() != line_ || site.file_name() != file_)
     return false;
-  if (out_.defined && (d.out.read_only() || (x_.defined && may_overlap(d.x, d.out)))) return false;
+  if (!apart(d.x, d.out) || d.out.read_only()) return false;
   if (d.note != nullptr && d.exchange == nullptr) return false;  // its text may be another
   return d.dim == like_.dim && d.split_dim == like_.split_dim && d.root == like_.root &&
          same_bits(d.scale, like_.scale) && d.reduction.op == like_.reduction.op &&

@@ -37,9 +37,11 @@ class Replay {
     bool defined = false;
     DType dtype = DType::f32;
     Dims shape, strides;
+    int64_t begin = 0, end = 0;  // of its memory, in bytes from its first element
     static Form of(const Tensor& tensor);
     bool fits(const Tensor& tensor) const;
   };
+  bool apart(const Tensor& x, const Tensor& out) const;
   Form x_, out_;
   size_t flat_bytes_ = 0;  // of x, where it is contiguous
   const char* file_ = nullptr;

@@ -131,9 +131,10 @@ void CommState::set_timeout(std::chrono::nanoseconds timeout) {
   timeout_.store(timeout.count());
 }
 
-Deadline CommState::deadline(Clock::time_point now) const {
+Deadline CommState::deadline() const {
   constexpr std::chrono::nanoseconds kLongest = std::chrono::hours(24 * 365);  // keeps the sum within the clock's range
-  return now + std::min(timeout(), kLongest);
+  constexpr std::chrono::milliseconds kBehind(10);                             // how far the coarse clock may be
+  return coarse_now() + kBehind + std::min(timeout(), kLongest);
 }
 
 std::shared_ptr<Task> CommState::submit(std::function<void()> fn) {

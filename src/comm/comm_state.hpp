@@ -49,7 +49,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   int size() const { return size_; }
   std::chrono::nanoseconds timeout() const { return std::chrono::nanoseconds(timeout_.load()); }
   void set_timeout(std::chrono::nanoseconds timeout);
-  Deadline deadline(Clock::time_point now = Clock::now()) const;
+  Deadline deadline() const;
 
   // Runs fn now if nothing is pending, else on the worker after all that is,
   // and waits for it.

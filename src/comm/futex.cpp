@@ -27,6 +27,12 @@ void futex_wait(const std::atomic<uint32_t>& word, uint32_t expected, Deadline d
   syscall(SYS_futex, address(word), FUTEX_WAIT_BITSET, expected, &until, nullptr, FUTEX_BITSET_MATCH_ANY);
 }
 
+Clock::time_point coarse_now() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  return Clock::time_point(std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec));
+}
+
 int spins_for(int ranks) { return ranks <= static_cast<int>(std::thread::hardware_concurrency()) ? 2000 : 20; }
 
 void futex_wake_all(const std::atomic<uint32_t>& word) {

@@ -13,6 +13,9 @@ namespace tessera {
 using Clock = std::chrono::steady_clock;
 using Deadline = Clock::time_point;
 
+// Cheap, and up to a few milliseconds behind: enough for a deadline.
+Clock::time_point coarse_now();
+
 // Returns when *word is not `expected`, when woken, at the deadline, or for no
 // reason at all.
 void futex_wait(const std::atomic<uint32_t>& word, uint32_t expected, Deadline deadline);

@@ -30,8 +30,7 @@ const char* file_of(const Site& site) {
 
 std::string site_text(const Site& site) { return fmt::format("{}:{}", file_of(site), site.line()); }
 
-void Recorder::begin(int64_t call, OpCode op, size_t batch, const Site& site,
-                     std::chrono::steady_clock::time_point now) {
+void Recorder::begin(int64_t call, OpCode op, size_t batch, const Site& site) {
   last_ = call;
   Entry& e = entry(call);
   e.call = call;
@@ -39,7 +38,7 @@ void Recorder::begin(int64_t call, OpCode op, size_t batch, const Site& site,
   e.batch = batch;
   e.site = site;
   e.bytes_received = 0;
-  e.start = now;
+  e.start = ticks_now();
   e.finished = false;
   e.error.clear();
 }
@@ -47,18 +46,25 @@ void Recorder::begin(int64_t call, OpCode op, size_t batch, const Site& site,
 void Recorder::end(int64_t call, int64_t bytes_received, const char* error) {
   Entry& e = entry(call);
   e.bytes_received = bytes_received;
-  e.end = std::chrono::steady_clock::now();
+  e.end = ticks_now();
   e.finished = true;
   if (error != nullptr) e.error = error;
 }
 
 std::vector<CallRecord> Recorder::calls() const {
+  // How long a tick is shows over the whole life of the recorder.
+  const auto now = std::chrono::steady_clock::now();
+  const double tick_ns = std::chrono::duration<double, std::nano>(now - born_).count() /
+                         static_cast<double>(std::max<uint64_t>(ticks_now() - born_ticks_, 1));
+  const auto time_of = [&](uint64_t ticks) {
+    return born_ + std::chrono::nanoseconds(static_cast<int64_t>(static_cast<double>(ticks - born_ticks_) * tick_ns));
+  };
   std::vector<CallRecord> list;
   for (int64_t call = std::max<int64_t>(1, last_ - kRecordedCalls + 1); call <= last_; ++call) {
     const Entry& e = entries_[static_cast<size_t>(call % kRecordedCalls)];
     if (e.call != call) continue;
-    list.push_back({e.call, operation_text(e.op, e.batch), site_text(e.site), e.bytes_received, e.start, e.end,
-                    e.finished, e.error});
+    list.push_back({e.call, operation_text(e.op, e.batch), site_text(e.site), e.bytes_received, time_of(e.start),
+                    time_of(e.finished ? e.end : e.start), e.finished, e.error});
   }
   return list;
 }

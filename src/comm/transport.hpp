@@ -124,8 +124,11 @@ class Transport {
   // Throws Error where only one thread may call, so that no call can go on by itself.
   virtual void check_asynchronous() const {}
 
-  // Lets a test look in at a moment of a move that this transport does not run: of what travelled within the records.
-  virtual void look_in(Moment) {}
+  // Lets a test look in, where one watches; also at a move that the transport does not run: of what travelled within the
+  // records.
+  void look_in(Moment moment) {
+    if (watched_) look(moment);
+  }
 
   // `tag` and `from` (-1: any) as in send() and recv(). The tickets keep the tensors. A receive that is `started` goes on
   // while this rank does something else.
@@ -160,6 +163,13 @@ class Transport {
     int64_t heap_misses = 0;     // allocations that the shared heap had no room for
   };
   virtual Traffic traffic() const { return {}; }
+
+ protected:
+  explicit Transport(bool watched) : watched_(watched) {}
+  virtual void look(Moment moment) = 0;
+
+ private:
+  const bool watched_;
 };
 
 }  // namespace tessera

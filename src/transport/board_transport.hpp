@@ -20,9 +20,6 @@ class BoardTransport : public Transport {
   void exchange(const Saying& mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
                 Deadline deadline) override;
   void run(const Move& move, std::span<const Tensor> mine, const PeerTensors& peers, Deadline deadline) override;
-  void look_in(Moment moment) override {
-    if (probe_) probe_(moment, board_.rank(), call_);
-  }
   bool aborted() const override { return board_.aborted(); }
   uint64_t call_of(int peer) const override { return board_.call_of(peer); }
   bool has_come(int peer) const override { return board_.has_come(peer); }
@@ -30,7 +27,9 @@ class BoardTransport : public Transport {
   std::string farewell(int peer) const override { return board_.farewell(peer); }
 
  protected:
-  BoardTransport(Board board, Probe probe) : board_(std::move(board)), probe_(std::move(probe)) {}
+  BoardTransport(Board board, Probe probe)
+      : Transport(probe != nullptr), board_(std::move(board)), probe_(std::move(probe)) {}
+  void look(Moment moment) override { probe_(moment, board_.rank(), call_); }
 
   // Receives all that the move has for this rank; peers' memory is claimed meanwhile. Throws PeerTrouble.
   virtual void receive_all(const Move& move, std::span<const Tensor> mine, const PeerTensors& peers,

@@ -72,6 +72,49 @@ TEST_P(Again, WithOtherStridesAndOutputsOnOneRank) {
   });
 }
 
+// Outputs of the caller's: new ones, one that x is a part of, one of other strides, a constant one.
+TEST_P(Again, IntoTheCallersOutput) {
+  on_ranks([](Comm& comm) {
+    const Sizes sizes(static_cast<size_t>(comm.size()), 2);
+    const int64_t rows = 2 * comm.size();
+    const std::vector<float> constant(static_cast<size_t>(3 * rows));
+    for (int time = 0; time < kTimes; ++time) {
+      Tensor x = mine(comm, time, 2), out = Tensor::full(DType::f32, {rows, 3}, -1.0f);
+      if (time == 5) {  // in place
+        const Tensor part = out.narrow(0, 2 * comm.rank(), 2);
+        part.copy_from(x);
+        x = part;
+      }
+      if (time == 7) out = Tensor::full(DType::f32, {3, rows}, -1.0f).transpose(0, 1);
+      if (time == 9 && comm.rank() == 0) out = Tensor::view(std::span(constant), {rows, 3});
+      Gathered all;
+      const auto thrown = test::thrown_by([&] { all = all_gather(comm, x, {.out = out}); });
+      if (time == 9) {
+        EXPECT_EQ(thrown.type, "ShapeError") << thrown;
+        continue;
+      }
+      ASSERT_EQ(thrown.type, "nothing") << thrown;
+      EXPECT_EQ(all.tensor.data(), out.data());
+      expect_gathered(all, time, sizes);
+    }
+    EXPECT_EQ(comm.stats().allocations, 0);
+  });
+}
+
+// What peers read of an output in the second round of a long all_reduce is where it is now, not where it was.
+TEST_P(Again, AllReduceIntoTheCallersOutput) {
+  on_ranks([](Comm& comm) {
+    for (int time = 0; time < kTimes; ++time) {
+      const int64_t rows = time % 2 == 0 ? 4 : 4000;
+      const Tensor out = Tensor::full(DType::f32, {rows, 3}, -1.0f);
+      all_reduce(comm, mine(comm, time, rows), ReduceOp::max, out);
+      for (int64_t i = 0; i < 3 * rows; ++i) {
+        ASSERT_EQ(out.at<float>(i / 3, i % 3), value(comm.size() - 1, time, i)) << "time " << time;
+      }
+    }
+  });
+}
+
 TEST_P(Again, EveryOperation) {
   on_ranks([](Comm& comm) {
     const int n = comm.size();

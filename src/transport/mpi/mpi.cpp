@@ -22,7 +22,7 @@ constexpr auto kGrace = std::chrono::milliseconds(100);
 }  // namespace
 
 MpiTransport::MpiTransport(std::shared_ptr<World> world, CommHandle comm, Probe probe)
-    : world_(std::move(world)), comm_(comm), probe_(std::move(probe)) {
+    : Transport(probe != nullptr), world_(std::move(world)), comm_(comm), probe_(std::move(probe)) {
   world_->check(world_->api().rank_and_size(comm_, &rank_, &size_), "MPI_Comm_rank");
   peers_ = std::vector<Peer>(static_cast<size_t>(size_));
   mail_ = std::make_unique<Mail>(*world_, comm_, rank_, [this](int peer) { return has_gone(peer); });

@@ -25,9 +25,6 @@ class MpiTransport : public Transport {
                 Deadline deadline) override;
   void run(const Move& move, std::span<const Tensor> mine, const PeerTensors& peers, Deadline deadline) override;
   void check_asynchronous() const override { world_->check_threads(); }
-  void look_in(Moment moment) override {
-    if (probe_) probe_(moment, rank_, static_cast<int64_t>(call_of(rank_) / 256));
-  }
   std::unique_ptr<Ticket> post_send(const Tensor& tensor, int to, int64_t tag, const std::string& site) override;
   std::unique_ptr<Ticket> post_receive(const Tensor& out, int from, int64_t tag, const std::string& site,
                                        bool started) override;
@@ -45,6 +42,7 @@ class MpiTransport : public Transport {
   std::unique_ptr<Transport> survivors(Deadline deadline) override;
 
  private:
+  void look(Moment moment) override { probe_(moment, rank_, static_cast<int64_t>(call_of(rank_) / 256)); }
   // A message that is waited for beside the worker's call asks for what is atomic here.
   struct Peer {
     std::atomic<uint64_t> call{0};
