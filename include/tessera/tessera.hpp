@@ -7,6 +7,7 @@
 #include <tessera/dtype.hpp>
 #include <tessera/error.hpp>
 #include <tessera/gradient.hpp>
+#include <tessera/join.hpp>
 #include <tessera/layout.hpp>
 #include <tessera/mesh.hpp>
 #include <tessera/mesh_collective.hpp>

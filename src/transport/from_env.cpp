@@ -28,12 +28,6 @@ std::chrono::nanoseconds timeout_from_environment(std::chrono::nanoseconds other
   return std::chrono::nanoseconds(static_cast<int64_t>(std::min(seconds, kLongest) * 1e9));
 }
 
-Comm alone(const RunOptions& options) {
-  auto group = std::make_shared<Group>(1, options.probe);
-  return Comm(std::make_shared<detail::CommState>(std::make_unique<ThreadsTransport>(std::move(group), 0), options.name,
-                                                  options.timeout));
-}
-
 Comm under_mpi(const std::string& mpi, const RunOptions& options) {
   Comm comm = mpi::connect(mpi, options);
   setenv("TESSERA_MPI", "none", 1);  // what this rank starts in its turn is no rank

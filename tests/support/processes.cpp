@@ -35,7 +35,7 @@ void put(char what, const std::string& text) {
   try {
     testing::ScopedFakeTestPartResultReporter reporter(testing::ScopedFakeTestPartResultReporter::INTERCEPT_ALL_THREADS,
                                                        &found);
-    Comm comm = shm::connect(segment, rank, options.way, options.run);
+    Comm comm = options.come ? options.come(rank) : shm::connect(segment, rank, options.way, options.run);
     body(comm);
   } catch (const std::exception& e) {
     put('t', e.what());

@@ -18,6 +18,7 @@ struct ProcessOptions {
   RunOptions run = {};
   int64_t heap_bytes = int64_t{1} << 30;
   std::chrono::seconds limit = std::chrono::seconds(150);  // what is not over by then is killed
+  std::function<Comm(int rank)> come = {};  // how a rank comes by its communicator, where no launcher is to give it
 };
 
 // How a rank's process ended.

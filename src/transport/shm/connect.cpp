@@ -52,13 +52,21 @@ std::string text_of_current_exception() {
 
 }  // namespace
 
-Comm connect(std::shared_ptr<Segment> segment, int rank, Way way, const RunOptions& options) {
+Deadline deadline_of(const RunOptions& options) {
   constexpr std::chrono::nanoseconds kLongest = std::chrono::hours(24 * 365);
-  const Deadline deadline = Clock::now() + std::min(options.timeout, kLongest);
+  return Clock::now() + std::min(options.timeout, kLongest);
+}
+
+Comm connect(std::shared_ptr<Segment> segment, int rank, Way way, const RunOptions& options) {
+  return connect(std::move(segment), rank, way, options, deadline_of(options));
+}
+
+Comm connect(std::shared_ptr<Segment> segment, int rank, Way way, const RunOptions& options, Deadline deadline) {
   auto world = std::make_shared<World>(segment, rank, way, deadline);
   auto state = std::make_shared<detail::CommState>(std::make_unique<ShmTransport>(std::move(world), options.probe),
                                                    options.name, options.timeout);
-  if (testament == nullptr) {
+  // It keeps the memory for good, and only a launcher would read it.
+  if (testament == nullptr && segment->led()) {
     testament = new Testament{segment, rank};
     terminate_before = std::set_terminate(leave_last_words);
   }

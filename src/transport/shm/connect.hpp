@@ -10,6 +10,11 @@
 namespace tessera::shm {
 
 // The communicator of all ranks of the segment, for `rank` of them. Collective. Throws Error, PeerLostError, TimeoutError.
+// The deadline is that of coming together; the first form takes it from the options.
 Comm connect(std::shared_ptr<Segment> segment, int rank, Way way, const RunOptions& options);
+Comm connect(std::shared_ptr<Segment> segment, int rank, Way way, const RunOptions& options, Deadline deadline);
+
+// When the time that a call may wait, counted from now, is over.
+Deadline deadline_of(const RunOptions& options);
 
 }  // namespace tessera::shm

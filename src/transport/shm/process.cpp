@@ -7,26 +7,43 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <fstream>
 #include <sstream>
 #include <string>
 
 namespace tessera::shm {
+namespace {
 
-uint64_t start_time(int64_t pid) {
+struct ProcessStat {
+  char state = 'X';
+  uint64_t started = 0;  // 0: there is no such process
+};
+
+ProcessStat stat_of(int64_t pid) {
   std::ifstream in("/proc/" + std::to_string(pid) + "/stat");
   std::string line;
   std::getline(in, line);
   // The second field, the program's name in parentheses, may hold anything; the start is field 22.
   const size_t after_name = line.rfind(')');
-  if (after_name == std::string::npos) return 0;
+  if (after_name == std::string::npos) return {};
   std::istringstream fields(line.substr(after_name + 1));
+  ProcessStat stat;
   std::string skipped;
-  for (int field = 3; field < 22; ++field) fields >> skipped;
-  uint64_t ticks = 0;
-  fields >> ticks;
-  return ticks;
+  fields >> stat.state;
+  for (int field = 4; field < 22; ++field) fields >> skipped;
+  fields >> stat.started;
+  return stat;
+}
+
+}  // namespace
+
+uint64_t start_time(int64_t pid) { return stat_of(pid).started; }
+
+bool lives(const Identity& process) {
+  const ProcessStat stat = stat_of(process.pid);
+  return stat.started == process.started && stat.started != 0 && stat.state != 'Z' && stat.state != 'X';
 }
 
 int open_process(int64_t pid, uint64_t started) {
@@ -38,7 +55,11 @@ int open_process(int64_t pid, uint64_t started) {
   return -1;
 }
 
-void admit_readers(int64_t launcher) { prctl(PR_SET_PTRACER, static_cast<unsigned long>(launcher), 0, 0, 0); }
+void admit_readers(int64_t ancestor) {
+  static std::atomic<pid_t> admitted_in{0};  // a forked child starts anew
+  if (admitted_in.exchange(getpid()) == getpid()) return;
+  prctl(PR_SET_PTRACER, static_cast<unsigned long>(ancestor), 0, 0, 0);
+}
 
 Identity own_identity() {
   static auto* token = new uint64_t(0);  // never freed: peers look for it as long as this process lives

@@ -14,14 +14,18 @@ namespace tessera::shm {
 // When the process began, in ticks since boot; 0: there is none.
 uint64_t start_time(int64_t pid);
 
+// Whether the process is there and runs: one that ended, and that nobody has waited for, does not.
+bool lives(const Identity& process);
+
 // A descriptor that becomes readable when the process ends; -1: it is gone (or another has its number now).
 int open_process(int64_t pid, uint64_t started);
 
 // This process, as others know it.
 Identity own_identity();
 
-// Lets the launcher's other descendants read this process's memory, where the system asks for that (Yama).
-void admit_readers(int64_t launcher);
+// Lets the other descendants of that process, an ancestor of this one, read this process's memory, where the system asks
+// for that (Yama). It has room for one: the first that is given stays.
+void admit_readers(int64_t ancestor);
 
 enum class Attached { whole, gone, refused };
 

@@ -73,7 +73,7 @@ Segment::~Segment() {
   close(descriptor_);
 }
 
-std::shared_ptr<Segment> Segment::create(int ranks, int64_t arena_bytes) {
+std::shared_ptr<Segment> Segment::create(int ranks, int64_t arena_bytes, bool led) {
   if (ranks < 1 || ranks > kMaxRanks) fail(fmt::format("{} ranks; 1 to {} work", ranks, kMaxRanks));
   if (arena_bytes < 0) fail(fmt::format("a heap of {} bytes is not positive", arena_bytes));
   const auto n = static_cast<size_t>(ranks);
@@ -91,7 +91,9 @@ std::shared_ptr<Segment> Segment::create(int ranks, int64_t arena_bytes) {
     if (each <= kArenaUnit) fail_with_errno(fmt::format("no room for {} ranks", ranks));
   }
   if (fcntl(file.descriptor, F_ADD_SEALS, kSeals) != 0) fail_with_errno("sealing");
-  new (base) Header{.ranks = n, .arena_bytes = each, .launcher = getpid(), .launcher_started = start_time(getpid())};
+  const int64_t launcher = led ? getpid() : 0;
+  new (base)
+      Header{.ranks = n, .arena_bytes = each, .launcher = launcher, .launcher_started = led ? start_time(launcher) : 0};
   std::shared_ptr<Segment> segment(new Segment(file.take(), base, bytes, ranks, each));
   for (int r = 0; r < ranks; ++r) new (&segment->place(r)) Place;
   Board::initialise(segment->board(), ranks);

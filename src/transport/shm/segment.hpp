@@ -44,9 +44,9 @@ struct alignas(128) Place {
 
 class Segment {
  public:
-  // For `ranks` ranks; each arena is `arena_bytes` long (0: as long as this machine's memory). The calling process is the
-  // launcher: ranks end when it does. Throws Error.
-  static std::shared_ptr<Segment> create(int ranks, int64_t arena_bytes = 0);
+  // For `ranks` ranks; each arena is `arena_bytes` long (0: as long as this machine's memory). Where it is led, the calling
+  // process is the launcher: ranks end when it does. Throws Error.
+  static std::shared_ptr<Segment> create(int ranks, int64_t arena_bytes = 0, bool led = true);
   // Takes the descriptor over (and closes it where it throws). Throws Error for anything that is no whole segment.
   static std::shared_ptr<Segment> attach(int descriptor);
   ~Segment();
@@ -61,6 +61,7 @@ class Segment {
   void* board() const;
   std::span<std::byte> arena(int rank) const;
   std::span<std::byte> all() const { return {base_, bytes_}; }
+  bool led() const { return launcher() != 0; }
   int64_t launcher() const;
   uint64_t launcher_started() const;
 

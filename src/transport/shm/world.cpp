@@ -44,7 +44,12 @@ World::World(std::shared_ptr<Segment> segment, int rank, Way way, Deadline deadl
       dead_(static_cast<size_t>(segment_->ranks())),
       watched_(static_cast<size_t>(segment_->ranks()) + 2, -1) {
   heap_ = std::make_shared<Heap>(segment_, rank_, Outbox::bytes());
-  join(deadline);
+  try {
+    join(deadline);
+  } catch (...) {
+    stop_watching();
+    throw;
+  }
 }
 
 void World::join(Deadline deadline) {
@@ -52,11 +57,11 @@ void World::join(Deadline deadline) {
   uint32_t state = absent;
   if (!mine.joined.compare_exchange_strong(state, joining)) {
     throw Error(
-        fmt::format("rank {} has joined already (pid {}): Comm::from_env() works once, in one process of a rank. "
+        fmt::format("rank {} has joined already (pid {}): {} works once, in one process of a rank. "
                     "Use comm.split(0) for another communicator",
-                    rank_, mine.identity.pid));
+                    rank_, mine.identity.pid, call()));
   }
-  admit_readers(segment_->launcher());
+  admit_readers(segment_->led() ? segment_->launcher() : getppid());
   mine.identity = own_identity();
   new (Outbox::in(*segment_, rank_)) Outbox;
   mine.joined.store(present, std::memory_order_seq_cst);
@@ -69,20 +74,18 @@ void World::join(Deadline deadline) {
     watched_[static_cast<size_t>(r)] = open_process(peer.pid, peer.started);
     if (watched_[static_cast<size_t>(r)] < 0) dead_[static_cast<size_t>(r)] = true;
   }
-  const auto launcher = static_cast<size_t>(ranks());
-  watched_[launcher] = open_process(segment_->launcher(), segment_->launcher_started());
-  if (watched_[launcher] < 0) {
-    throw Error(fmt::format("Comm::from_env(): the launcher (pid {}) is gone, or in another process namespace",
-                            segment_->launcher()));
-  }
-  watched_[launcher + 1] = eventfd(0, EFD_CLOEXEC);
+  if (segment_->led()) watch_launcher();
+  watched_.back() = eventfd(0, EFD_CLOEXEC);
   start_watching();
-  try {
-    probe_peers(deadline);
-  } catch (...) {
-    const uint64_t one = 1;
-    if (write(watched_.back(), &one, sizeof(one)) > 0) watcher_.join();
-    throw;
+  probe_peers(deadline);
+}
+
+void World::watch_launcher() {
+  int& watched = watched_[static_cast<size_t>(ranks())];
+  watched = open_process(segment_->launcher(), segment_->launcher_started());
+  if (watched < 0) {
+    throw Error(fmt::format("{}: the launcher (pid {}) is gone, or in another process namespace", call(),
+                            segment_->launcher()));
   }
 }
 
@@ -98,14 +101,27 @@ void World::await_all_joined(Deadline deadline) const {
     }
     return missing.empty() || !ended.empty();
   };
-  if (!await(deadline, look)) {
+  while (!await(std::min(deadline, Clock::now() + std::chrono::milliseconds(100)), look)) {
+    if (const int gone = first_gone(missing); gone >= 0) {
+      throw PeerLostError(fmt::format("{}: the process of rank {} (pid {}) was gone before it came", call(), gone,
+                                      segment_->place(gone).identity.pid));
+    }
+    if (Clock::now() < deadline) continue;
     throw TimeoutError(
-        fmt::format("Comm::from_env(): {} did not come. Every rank of the job must call it", ranks_text(missing)));
+        fmt::format("{}: {} did not come. Every rank of the job must call it", call(), ranks_text(missing)));
   }
   if (ended.empty()) return;
   const int first = ended[0];
-  throw PeerLostError(fmt::format("Comm::from_env(): rank {} {} before it came", first,
-                                  text_of_status(segment_->place(first).wait_status)));
+  throw PeerLostError(
+      fmt::format("{}: rank {} {} before it came", call(), first, text_of_status(segment_->place(first).wait_status)));
+}
+
+// A launcher tells who ended. Where there is none, whoever made the memory has written down who is to come. -1: none.
+int World::first_gone(const std::vector<int>& ranks) const {
+  if (segment_->led()) return -1;
+  const auto gone =
+      std::find_if(ranks.begin(), ranks.end(), [&](int rank) { return !lives(segment_->place(rank).identity); });
+  return gone == ranks.end() ? -1 : *gone;
 }
 
 // Whether the kernel lets this process read each of the others: tried, since a container, Yama or a changed user may
@@ -128,11 +144,13 @@ void World::probe_peers(Deadline deadline) const {
     return missing.empty();
   };
   if (!await(deadline, look)) {
-    throw TimeoutError(fmt::format("Comm::from_env(): {} came, but did not go on", ranks_text(missing)));
+    throw TimeoutError(fmt::format("{}: {} came, but did not go on", call(), ranks_text(missing)));
   }
 }
 
-World::~World() {
+World::~World() { stop_watching(); }
+
+void World::stop_watching() {
   const uint64_t one = 1;
   if (watcher_.joinable() && write(watched_.back(), &one, sizeof(one)) > 0) watcher_.join();
   for (const int descriptor : watched_) {
@@ -206,7 +224,7 @@ std::string World::obituary(int rank) const {
   const Place& place = segment_->place(rank);
   const int64_t pid = identity(rank).pid;
   // The launcher hears of it at the same time, and knows more.
-  for (int i = 0; i < 400 && place.ended.load(std::memory_order_acquire) == 0; ++i) {
+  for (int i = 0; i < 400 && segment_->led() && place.ended.load(std::memory_order_acquire) == 0; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   if (place.ended.load(std::memory_order_acquire) == 0) return fmt::format("its process is gone (pid {})", pid);

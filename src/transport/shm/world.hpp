@@ -1,4 +1,4 @@
-// This process among the ranks that a launcher started: joining them, watching them, and its own part of the memory.
+// This process among the ranks that a launcher started, or that met by themselves: joining them, watching them, and its own part of the memory.
 #pragma once
 
 #include <atomic>
@@ -75,9 +75,13 @@ class World {
 
  private:
   void join(Deadline deadline);
+  void watch_launcher();
+  const char* call() const { return segment_->led() ? "Comm::from_env()" : "tessera::join()"; }
   void await_all_joined(Deadline deadline) const;
+  int first_gone(const std::vector<int>& ranks) const;
   void probe_peers(Deadline deadline) const;
   void start_watching();
+  void stop_watching();
   void watch();
   void mourn(int rank);
   void outlive_launcher();

@@ -95,6 +95,12 @@ void run_rank(const std::shared_ptr<Group>& group, int rank, const std::function
 
 }  // namespace
 
+Comm alone(const RunOptions& options) {
+  auto group = std::make_shared<Group>(1, options.probe);
+  return Comm(std::make_shared<detail::CommState>(std::make_unique<ThreadsTransport>(std::move(group), 0), options.name,
+                                                  options.timeout));
+}
+
 void run(int ranks, const std::function<void(Comm&)>& fn, const RunOptions& options) {
   if (ranks < 1 || ranks > static_cast<int>(kMostRanks)) {
     throw Error(fmt::format("run: {} ranks; 1 to {} work", ranks, kMostRanks));

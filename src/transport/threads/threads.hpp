@@ -27,4 +27,7 @@ class ThreadsTransport : public BoardTransport {
   std::vector<ConstView> terms_;
 };
 
+// The communicator of a rank that is by itself.
+Comm alone(const RunOptions& options);
+
 }  // namespace tessera
