@@ -138,6 +138,8 @@ template <>
 struct fmt::formatter<tessera::Dims> : fmt::formatter<std::string_view> {
   template <class Context>
   auto format(const tessera::Dims& dims, Context& context) const {
-    return fmt::format_to(context.out(), "[{}]", fmt::join(dims.begin(), dims.end(), ", "));
+    auto out = fmt::format_to(context.out(), "[");
+    for (size_t i = 0; i < dims.size(); ++i) out = fmt::format_to(out, "{}{}", i == 0 ? "" : ", ", dims[i]);
+    return fmt::format_to(out, "]");
   }
 };
