@@ -51,6 +51,11 @@ struct AllGather {
   Tensor out = {};
   double scale = 1;  // multiplies every element on the way (floating and complex
                      // dtypes): adjoints of averages
+  // The caller vouches for `sizes`, and that every rank makes this call with the same dtype and the same other
+  // dimensions. Under MPI, between hosts, the ranks then agree on nothing, and the call is one MPI_Allgatherv: where they
+  // differ it may hang, or corrupt memory. It waits without the timeout. Elsewhere agreeing costs nothing: there it is
+  // done, and this is ignored. To be the same on every rank.
+  bool sizes_trusted = false;
   using Result = Gathered;
   static detail::Description describe(AllGather&& op);
   static Result result(detail::Outcome&& outcome);

@@ -38,6 +38,9 @@ struct Stats {
   int64_t bytes_attached = 0;  // read out of a peer's own memory by the kernel, with no copy in between
   int64_t bytes_staged = 0;    // of this rank, copied into shared memory first, for peers to read
   int64_t heap_misses = 0;     // allocations that the shared heap had no room for, and that are ordinary memory
+  // Under an MPI's launcher, of tensors that are not so small that they travel within the agreement:
+  int64_t bytes_between_hosts = 0;  // came to this rank from other hosts; what several ranks of a host want comes once
+  int64_t bytes_within_host = 0;    // read from other ranks of this host, among it what came to them for this one
 };
 
 // One call of the flight recorder.

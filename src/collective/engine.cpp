@@ -7,6 +7,7 @@
 #include "collective/moves.hpp"
 #include "collective/replay.hpp"
 #include "collective/state_call.hpp"
+#include "collective/trusted.hpp"
 #include "comm/comm_state.hpp"
 
 namespace tessera::detail {
@@ -51,7 +52,7 @@ class Engine {
     std::lock_guard lock(comm_.guard());
     comm_.recorder.begin(call_, first_op(), batch_.size(), site);
     comm_.stats.calls += static_cast<int64_t>(batch_.size());
-    ++comm_.stats.exchanges;
+    if (!is_trusted()) ++comm_.stats.exchanges;
   }
 
   // Lets go of the tensors, so that nothing but the caller keeps them.
@@ -61,7 +62,8 @@ class Engine {
 
   void run() {
     try {
-      if (!replay()) play();
+      if (is_trusted()) moved_ = &(trusted_ = gather_trusted(comm_, batch_[0], outcomes_[0]));
+      else if (!replay()) play();
     } catch (const Error& e) {
       if (!e.collective()) give_up(e.what());
       end(e.what());
@@ -80,6 +82,8 @@ class Engine {
 
  private:
   OpCode first_op() const { return batch_.empty() ? OpCode::none : batch_[0].op; }
+
+  bool is_trusted() const { return batch_.size() == 1 && batch_[0].trusted && can_trust(comm_, batch_[0]); }
 
   // Whether this call was like the last one from its line, and is done.
   bool replay() {
@@ -107,7 +111,7 @@ class Engine {
       comm_.attach_deferred(w_.record);
       w_.words.clear();
       encode(w_.record, w_.words);
-      comm_.exchange(Saying(std::as_bytes(std::span(w_.words))), call_, first_op(), deadline_);
+      comm_.exchange(comm_.saying(w_.words, site_.line()), call_, first_op(), deadline_);
     }
     Agreement& agreement = comm_.agree(call_, site_.line());
     CallPlan& plan = kept<CallPlan>(agreement.plan);
@@ -128,7 +132,7 @@ class Engine {
 
   void note_replay(CallPlan& plan, const std::vector<Record>& records) {
     const bool alone = batch_.size() == 1 && batch_[0].parts.empty() && apart(records);
-    if (alone && plan.rounds.all().size() <= 1 && all_inlined(records)) {
+    if (alone && plan.rounds.all().size() <= 1 && all_inlined(records) && comm_.all_said()) {
       plan.replay.note(call_, batch_[0], site_, comm_.rank(), comm_.said());
     }
   }
@@ -305,6 +309,7 @@ class Engine {
   Workspace& w_;
   bool told_ = false;             // the ranks have exchanged what they say
   const Stats* moved_ = nullptr;  // what was moved, once it was
+  Stats trusted_;
   int64_t allocations_ = 0;
   int64_t bytes_allocated_ = 0;
 };

@@ -20,12 +20,17 @@ Gathered gathered(Outcome& outcome) { return {std::move(outcome.tensor), std::mo
 }  // namespace
 
 Description AllGather::describe(AllGather&& op) {
+  const bool guesses = op.sizes_trusted && op.sizes.empty();
   return {.op = OpCode::all_gather,
           .x = std::move(op.x),
           .out = std::move(op.out),
           .dim = op.dim,
           .scale = op.scale,
-          .sizes = std::move(op.sizes)};
+          .sizes = std::move(op.sizes),
+          .trusted = op.sizes_trusted && !guesses && op.scale == 1,
+          .problem = guesses
+                         ? std::make_exception_ptr(ShapeError("sizes_trusted needs sizes: give those of every rank"))
+                         : nullptr};
 }
 Gathered AllGather::result(Outcome&& outcome) { return gathered(outcome); }
 

@@ -78,7 +78,9 @@ Saying Replay::record(int64_t call, const Tensor& x) {
     if (flat_bytes_ > 0) std::memcpy(payload, x.data(), flat_bytes_);
     else copy_box({payload, x_.dtype, x_.shape, row_major(x_.shape)}, view_of(x));
   }
-  return {bytes, changed_.end, static_cast<uint64_t>(version_)};
+  Saying saying(bytes, changed_.end, static_cast<uint64_t>(version_));
+  saying.elements = changed_.payload_bytes > 0;
+  return saying;
 }
 
 bool Replay::compare(const Heard& before, std::span<const std::byte> now) {
@@ -91,6 +93,7 @@ bool Replay::compare(const Heard& before, std::span<const std::byte> now) {
 bool Replay::same(const RawRecords& said) {
   for (size_t r = 0; r < heard_.size(); ++r) {
     Heard& before = heard_[r];
+    if (said[r].empty()) continue;  // they have voted
     if (said[r].size() != before.bytes.size()) return false;
     int64_t version = 0;
     std::memcpy(&version, said[r].data() + sizeof(int64_t), sizeof(version));

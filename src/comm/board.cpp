@@ -157,7 +157,9 @@ Waited Board::sleep_for(Slot& slot, Deadline deadline, int* lost) {
       result = Waited::timed_out;
       break;
     }
-    futex_wait(slot.step, word, processes ? std::min(deadline, now + std::chrono::milliseconds(200)) : deadline);
+    Deadline until = processes ? std::min(deadline, now + std::chrono::milliseconds(200)) : deadline;
+    if (idle_) until = std::min(until, now + idle_());
+    futex_wait(slot.step, word, until);
   }
   slot.sleepers.fetch_sub(1, std::memory_order_seq_cst);
   return result;

@@ -77,6 +77,9 @@ class Board {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
+  // What goes on while this rank sleeps: called before each sleep, it says how long that one may be.
+  void set_idle(std::function<std::chrono::nanoseconds()> idle) { idle_ = std::move(idle); }
+
   // Publishes `mine` and waits for everybody's. records[r] is valid until this rank's next announcement, and lies where
   // its owner wrote it, unless one of them is long.
   // Otherwise returns what happened, and `culprit` is the rank waited for. Throws Error where a length is beyond reason.
@@ -138,6 +141,7 @@ class Board {
   uint32_t steps_ = 0;          // twice the steps this rank has made
   uint32_t announcements_ = 0;  // their parity says which of the two records is in use
   std::chrono::nanoseconds patience_;
+  std::function<std::chrono::nanoseconds()> idle_;
   uint64_t written_[2] = {0, 0};  // which version lies in each of the two
   std::vector<std::vector<std::byte>> records_;
   std::vector<size_t> lengths_;

@@ -212,6 +212,18 @@ const RawRecords& CommState::exchange(const Saying& mine, int64_t call, OpCode o
   return said_;
 }
 
+Saying CommState::saying(std::span<int64_t> words, int64_t line) {
+  const auto bytes = std::as_bytes(words);
+  const Agreement& before = agreement_at(line);
+  if (!transport_->votes() || !before.settled) return Saying(bytes);
+  const ChangedPart changed = changed_part(bytes);
+  if (!std::ranges::equal(bytes.subspan(changed.end), before.said[static_cast<size_t>(rank_)])) return Saying(bytes);
+  words[1] = before.number;
+  Saying repetition(bytes, changed.end, static_cast<uint64_t>(before.number));
+  repetition.elements = changed.payload_bytes > 0;
+  return repetition;
+}
+
 Agreement& CommState::agree(int64_t call, int64_t line) {
   copies_.resize(said_.size());
   for (size_t r = 0; r < said_.size(); ++r) {
@@ -220,9 +232,13 @@ Agreement& CommState::agree(int64_t call, int64_t line) {
   }
   // Where a loop makes several calls, each of its lines has a place of its own.
   Agreement& agreement = agreement_at(line);
-  agreement.repeated = agreement.settled && note_said(agreement);
+  const bool voted = !all_said();
+  agreement.repeated = voted || (agreement.settled && note_said(agreement));
+  if (!voted) agreement.number = call;
   if (agreement.repeated) {
-    for (size_t r = 0; r < said_.size(); ++r) decode_changes(said_[r], agreement.records[r]);
+    for (size_t r = 0; r < said_.size(); ++r) {
+      if (!said_[r].empty()) decode_changes(said_[r], agreement.records[r]);
+    }
     return agreement;
   }
   agreement.settled = false;

@@ -2,6 +2,7 @@
 // statistics and its flight recorder.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <condition_variable>
@@ -31,6 +32,7 @@ struct Agreement {
   bool repeated = false;  // like the call that was settled here before
   bool settled = false;   // the caller has worked out what follows from the
                           // records, and put it into `plan`
+  int64_t number = 0;     // of the last call in which all said this in full
   std::shared_ptr<void> plan;
   std::vector<std::vector<std::byte>> said;  // the common part of each record
 };
@@ -72,6 +74,8 @@ class CommState : public std::enable_shared_from_this<CommState> {
   int64_t last_call() const { return calls_; }
   CallName call_name(int64_t number) const { return {number, name_, size_}; }
 
+  // How a record (of words) is said: as a repetition where this rank said the same from that line before, and that helps.
+  Saying saying(std::span<int64_t> words, int64_t line);
   // Says `mine` to everybody and returns what everybody said, as it came. Valid until the next exchange.
   const RawRecords& exchange(const Saying& mine, int64_t call, OpCode op, Deadline deadline);
   // Works out what that was, when all agree; throws on every rank otherwise. The line of the call says where to look for
@@ -80,6 +84,10 @@ class CommState : public std::enable_shared_from_this<CommState> {
   Agreement& agreement_at(int64_t line) { return agreements_[static_cast<uint64_t>(line) % agreements_.size()]; }
   // What was said in the last exchange; copies of it after agree().
   const RawRecords& said() const { return said_; }
+  // Whether that was of all ranks: not where they have voted.
+  bool all_said() const {
+    return std::none_of(said_.begin(), said_.end(), [](const auto& record) { return record.empty(); });
+  }
   // An error of a Work that was dropped is told to all by the next call.
   bool has_deferred() const { return has_deferred_.load(std::memory_order_acquire); }
   void attach_deferred(Record& mine);

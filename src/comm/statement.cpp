@@ -253,6 +253,13 @@ void encode(const Record& record, std::vector<int64_t>& words) {
   put_text(words, record.problem_text);
 }
 
+uint64_t version_of(std::span<const std::byte> bytes) {
+  uint64_t words[2] = {};
+  if (bytes.size() < sizeof(words)) throw Error("a record makes no sense: it is damaged");
+  std::memcpy(words, bytes.data(), sizeof(words));
+  return words[1];
+}
+
 void decode(std::span<const std::byte> bytes, Record& record) {
   Reader reader(bytes);
   reader.skip_changes();

@@ -84,6 +84,8 @@ struct ChangedPart {
   size_t payload_at = 0, payload_bytes = 0, end = 0;
 };
 ChangedPart changed_part(std::span<const std::byte> bytes);
+// The version that its rank gave it; 0: none.
+uint64_t version_of(std::span<const std::byte> bytes);
 // Only what changes; the rest of `record` was decoded from the same common part
 // before.
 void decode_changes(std::span<const std::byte> bytes, Record& record);

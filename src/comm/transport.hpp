@@ -116,10 +116,19 @@ class Transport {
   virtual void exchange(const Saying& mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
                         Deadline deadline) = 0;
 
+  // Whether an exchange that repeats an earlier one is agreed on by vote: where all ranks say the same version, and no
+  // elements, the records of others may come back empty.
+  virtual bool votes() const { return false; }
+
   // Runs this rank's part of a move that all ranks agreed on. `mine` are this
   // rank's tensors, `peers` those of all ranks by number. Returns when the data
   // is here and nobody reads this rank's memory any more. Throws PeerTrouble.
   virtual void run(const Move& move, std::span<const Tensor> mine, const PeerTensors& peers, Deadline deadline) = 0;
+
+  // Whether an all_gather of so many rows, whose sizes and all else the caller vouches for, has a shorter way than to agree
+  // and to move; and that way, along dimension `dim`.
+  virtual bool gathers_trusted(int64_t /*rows*/, int64_t /*row_bytes*/) const { return false; }
+  virtual void gather_trusted(const Tensor& /*x*/, const Tensor& /*out*/, size_t /*dim*/, const Sizes&) {}
 
   // Throws Error where only one thread may call, so that no call can go on by itself.
   virtual void check_asynchronous() const {}
@@ -129,6 +138,7 @@ class Transport {
   void look_in(Moment moment) {
     if (watched_) look(moment);
   }
+  bool watched() const { return watched_; }
 
   // `tag` and `from` (-1: any) as in send() and recv(). The tickets keep the tensors. A receive that is `started` goes on
   // while this rank does something else.
@@ -161,6 +171,9 @@ class Transport {
     int64_t bytes_attached = 0;  // read out of another process's own memory
     int64_t bytes_staged = 0;    // copied into shared memory first, for others to read
     int64_t heap_misses = 0;     // allocations that the shared heap had no room for
+    // Under MPI, which alone knows of hosts; without what travelled within the records:
+    int64_t bytes_between_hosts = 0;  // came to this rank from other hosts
+    int64_t bytes_within_host = 0;    // read from other ranks of its host
   };
   virtual Traffic traffic() const { return {}; }
 

@@ -25,6 +25,7 @@ class BoardTransport : public Transport {
   bool has_come(int peer) const override { return board_.has_come(peer); }
   bool has_left(int peer) const override { return board_.has_left(peer); }
   std::string farewell(int peer) const override { return board_.farewell(peer); }
+  void set_idle(std::function<std::chrono::nanoseconds()> idle) { board_.set_idle(std::move(idle)); }
 
  protected:
   BoardTransport(Board board, Probe probe)

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 
 #include <tessera/tessera.hpp>
@@ -85,6 +86,25 @@ void mismatch(Comm& comm) {
   throw Error("a mismatch was not noticed");
 }
 
+// The same call again and again, which ranks may agree on by a vote; but for one rank, sometimes.
+void repeats(Comm& comm) {
+  const int64_t n = comm.size(), me = comm.rank(), last = n - 1;
+  for (int64_t i = 0; i < 24; ++i) {
+    const int64_t rows = me == last && i % 5 == 4 ? 3 : 2, columns = me == last && i % 7 == 6 ? 300 : 400;
+    const Tensor mine = Tensor::full(DType::i64, {rows, columns}, i * 100 + me);
+    try {
+      const auto [all, sizes] = all_gather(comm, mine, 0);
+      require(n == 1 || columns == 400, "that a mismatch goes unnoticed");
+      require(sizes.back() == (i % 5 == 4 ? 3 : 2) && all.shape(0) == 2 * last + sizes.back(), "the sizes");
+      for (int64_t r = 0; r < n; ++r) require(all.at<int64_t>(2 * r + 1, 0) == i * 100 + r, "a row of a repeated call");
+    } catch (const MismatchError&) {
+      require(i % 7 == 6, "that ranks agree");
+    }
+    comm.barrier();
+    require(all_reduce(comm, Tensor::full(DType::i64, {2}, i)).at<int64_t>(1) == n * i, "a short sum");
+  }
+}
+
 // Records of more than one message, of different lengths.
 void long_records(Comm& comm) {
   std::vector<AllGather> ops(60);
@@ -110,8 +130,54 @@ void works(Comm& comm) {
   messages(comm);
   for (int i = 0; i < 3; ++i) mismatch(comm);
   for (int i = 0; i < 3; ++i) long_records(comm);
+  repeats(comm);
   auto later = start(comm, AllReduce{.x = Tensor::full(DType::i64, {3}, 1)});
   require(later.get().at<int64_t>(0) == comm.size(), "an asynchronous sum");
+}
+
+// As many bytes as must come from other hosts came to this one, and no rank took them all. `needed`: of the whole host.
+void came_once(Comm& comm, Comm& host, int64_t needed, const char* what) {
+  const int64_t mine = comm.stats().bytes_between_hosts;
+  const Tensor sum = all_reduce(host, Tensor::full(DType::i64, {1}, mine));
+  if (sum.at<int64_t>(0) != needed) {
+    throw Error(fmt::format("{}: {} bytes came from other hosts, not {}", what, sum.at<int64_t>(0), needed));
+  }
+  require(host.size() == 1 || mine * 4 <= needed * 3, "that ranks of a host share the receiving");
+  comm.reset_stats();
+}
+
+// TESSERA_HOSTS says how many hosts there are to be.
+void hosts(Comm& comm) {
+  const char* text = std::getenv("TESSERA_HOSTS");
+  const int64_t n = comm.size(), me = comm.rank(), count = text == nullptr ? 1 : std::atoi(text);
+  Comm host = comm.split(me * count / n);
+  const int64_t first = me - host.rank(), here = host.size(), away = n - here, columns = 60'000;
+  const auto rows_of = [](int64_t from, int64_t ranks) { return first_row(from + ranks) - first_row(from); };
+  const int64_t row_bytes = columns * 8, away_rows = rows_of(0, n) - rows_of(first, here);
+
+  Tensor mine = Tensor::empty(DType::i64, {me + 1, columns});
+  mine.fill([&](auto index) { return value(first_row(me) + index[0], index[1]); });
+  comm.reset_stats();
+  Tensor all = all_gather(comm, mine, 0).tensor;
+  for (int64_t row = 0; row < rows_of(0, n); ++row) {
+    for (int64_t c = 0; c < columns; c += 17) require(all.at<int64_t>(row, c) == value(row, c), "a gathered row");
+  }
+  came_once(comm, host, away_rows * row_bytes, "all_gather");
+  all_gather(comm, mine.transpose(0, 1), 1);
+  came_once(comm, host, away_rows * row_bytes, "all_gather along the inner dimension");
+
+  const int root = static_cast<int>(n) - 1;
+  Tensor whole = Tensor::full(DType::f32, {n * 1000, 16}, me);
+  require(broadcast(comm, whole, root).at<float>(n * 1000 - 1, 15) == static_cast<float>(root), "a broadcast");
+  const bool has_root = first + here == n;
+  came_once(comm, host, has_root ? 0 : whole.bytes(), "broadcast");
+
+  require(reduce_scatter(comm, whole, 0).at<float>(0, 0) == static_cast<float>(n * (n - 1) / 2), "a sum");
+  came_once(comm, host, away * here * (whole.bytes() / n), "reduce_scatter");
+  const Tensor few = all_reduce(comm, Tensor::full(DType::f64, {1000}, me));
+  require(few.at<double>(999) == static_cast<double>(n * (n - 1) / 2), "a short sum");
+  came_once(comm, host, away * few.bytes(), "all_reduce in one round");
+  require(comm.stats().bytes_within_host == 0, "the statistics after a reset");
 }
 
 // The last rank does not come, and later ends by itself if nobody ends it.
@@ -152,6 +218,7 @@ int main(int argc, char** argv) {
   };
   try {
     if (what == "works") works(comm);
+    if (what == "hosts") hosts(comm);
     if (what == "absent") absent(comm);
     if (what == "killed") killed(comm);
     if (what == "leaves") leaves(std::move(comm));

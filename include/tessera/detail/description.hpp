@@ -54,6 +54,7 @@ struct Description {
   double scale = 1;       // of what is only moved: adjoints of averages need it
   Sizes sizes = {};       // all_to_all_v: to send
   Sizes recv_sizes = {};  // all_to_all_v
+  bool trusted = false;   // all_gather: without agreement, where the transport can
   int64_t extra[2] = {0, 0};
   // redistribute: from which layout to which, and what, as a rank may have no x; the note names both, alike on all ranks.
   std::shared_ptr<const Exchange> exchange = {};

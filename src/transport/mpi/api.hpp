@@ -6,7 +6,7 @@
 
 namespace tessera::mpi {
 
-inline constexpr int32_t kApiVersion = 1;
+inline constexpr int32_t kApiVersion = 2;
 inline constexpr const char* kApiSymbol = "tessera_mpi_api";
 inline constexpr int kAnySource = -1;
 
@@ -44,6 +44,10 @@ struct Api {
   int (*free)(CommHandle* comm) = nullptr;
   int (*barrier)(CommHandle comm) = nullptr;
   int (*rank_and_size)(CommHandle comm, int32_t* rank, int32_t* size) = nullptr;
+
+  // Blocks. Counts and places by rank, in units of so many bytes.
+  int (*all_gather_v)(const void* data, void* out, const int64_t* counts, const int64_t* places, int64_t unit_bytes,
+                      int32_t rank, int32_t size, CommHandle comm) = nullptr;
 
   int (*isend)(const void* data, int64_t bytes, int32_t to, int32_t tag, CommHandle comm,
                RequestHandle* made) = nullptr;

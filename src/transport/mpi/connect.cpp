@@ -1,5 +1,6 @@
 #include "transport/mpi/connect.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include <fmt/format.h>
@@ -7,7 +8,7 @@
 #include <tessera/detail/from_mpi.hpp>
 
 #include "comm/comm_state.hpp"
-#include "transport/mpi/mpi.hpp"
+#include "transport/mpi/hosted.hpp"
 
 namespace tessera {
 namespace mpi {
@@ -16,8 +17,16 @@ namespace {
 Comm take_duplicate(std::shared_ptr<World> world, CommHandle comm, const RunOptions& options) {
   CommHandle own = 0;
   world->check(world->api().duplicate(comm, &own), "MPI_Comm_dup");
-  return Comm(std::make_shared<detail::CommState>(std::make_unique<MpiTransport>(std::move(world), own, options.probe),
-                                                  options.name, options.timeout));
+  constexpr std::chrono::nanoseconds kLongest = std::chrono::hours(24 * 365);
+  const Deadline deadline = Clock::now() + std::min(options.timeout, kLongest);
+  try {
+    return Comm(std::make_shared<detail::CommState>(join_hosts(std::move(world), own, options.probe, deadline),
+                                                    options.name, options.timeout));
+  } catch (const PeerTrouble& trouble) {
+    const std::string text = fmt::format("{}: rank {} did not come", options.name, trouble.rank);
+    if (trouble.kind == PeerTrouble::closed) throw PeerLostError(text);
+    throw TimeoutError(text);
+  }
 }
 
 // Each process would go on as the only one, where the library is of another MPI than the launcher.

@@ -126,9 +126,15 @@ void Flow::list_units() {
   }
 }
 
-void Flow::start() {
-  post_all();
-  do_local();
+int64_t Flow::bytes_received() const {
+  int64_t bytes = 0;
+  for (const Queue& queue : receives_) {
+    for (const Lane& lane : queue.lanes) {
+      const auto target = static_cast<size_t>(move_.receives[lane.receive].tensor);
+      bytes += lane.box.elements() * size_bytes(mine_[target].dtype());
+    }
+  }
+  return bytes;
 }
 
 View Flow::target_of(const Receive& receive) const {
@@ -141,7 +147,6 @@ ConstView Flow::own_or_inlined(const Term& term) const {
   return peers_[static_cast<size_t>(term.rank)][number]->inlined_view().box(term.box);
 }
 
-// All that needs nobody.
 void Flow::do_local() {
   std::vector<ConstView> terms;
   for (const Receive& receive : move_.receives) {

@@ -16,9 +16,14 @@ class Flow {
   ~Flow();
   Flow(const Flow&) = delete;
 
-  void start();
+  // Sends and asks for the first pieces.
+  void start() { post_all(); }
+  // Does all that needs nobody.
+  void do_local();
   // Takes what has come and sends on. True: all is done.
   bool progress();
+  // Of all that comes.
+  int64_t bytes_received() const;
   // How many pieces have come or gone.
   int64_t taken() const { return taken_; }
   // Somebody for whom this rank waits.
@@ -64,7 +69,6 @@ class Flow {
   void post_all();
   void take(Pending& pending);
   void combine(Unit& unit);
-  void do_local();
   ConstView own_or_inlined(const Term& term) const;
   View target_of(const Receive& receive) const;
 

@@ -51,6 +51,10 @@ class Mail final : public Helper {
   // Nobody waits for it any more.
   void forget(const std::shared_ptr<Message>& message);
   void progress() override;
+  bool is_pending() const override {
+    std::lock_guard lock(guard_);
+    return !messages_.empty();
+  }
 
  private:
   struct Arrived {
@@ -69,7 +73,7 @@ class Mail final : public Helper {
   CommHandle comm_;
   int rank_;
   std::function<bool(int)> has_left_;
-  std::mutex guard_;
+  mutable std::mutex guard_;
   uint64_t orders_ = 0;
   std::list<std::shared_ptr<Message>> messages_;
   std::list<Arrived> arrived_;

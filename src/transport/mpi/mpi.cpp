@@ -1,12 +1,18 @@
 #include "transport/mpi/mpi.hpp"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdlib>
 #include <cstring>
+#include <numeric>
 
 #include <fmt/format.h>
 
 #include <tessera/collective.hpp>
 
+#include "tensor/copy.hpp"
+#include "tensor/strided.hpp"
 #include "transport/mpi/flow.hpp"
 #include "transport/mpi/mail.hpp"
 
@@ -18,13 +24,35 @@ constexpr uint64_t kMostRecordBytes = uint64_t{1} << 30;
 
 // How long a rank that was told of an end still waits for what was said before it.
 constexpr auto kGrace = std::chrono::milliseconds(100);
+// How long one who has waited in vain hears who else has.
+constexpr auto kRollTime = std::chrono::milliseconds(200);
+
+// Below, telling everybody everything takes no longer than a vote: as many messages at once against as many rounds.
+constexpr size_t kFewestVoters = 32;
+
+size_t voters_from_environment() {
+  const char* text = std::getenv("TESSERA_VOTE_FROM");
+  if (text == nullptr) return kFewestVoters;
+  size_t count = 0;
+  const char* end = text + std::strlen(text);
+  if (std::from_chars(text, end, count).ptr != end || count < 2) {
+    throw Error(fmt::format("TESSERA_VOTE_FROM is \"{:.40}\", not a number of ranks from 2 on", text));
+  }
+  return count;
+}
 
 }  // namespace
 
 MpiTransport::MpiTransport(std::shared_ptr<World> world, CommHandle comm, Probe probe)
-    : Transport(probe != nullptr), world_(std::move(world)), comm_(comm), probe_(std::move(probe)) {
+    : Transport(probe != nullptr),
+      world_(std::move(world)),
+      comm_(comm),
+      probe_(std::move(probe)),
+      voters_(voters_from_environment()) {
   world_->check(world_->api().rank_and_size(comm_, &rank_, &size_), "MPI_Comm_rank");
   peers_ = std::vector<Peer>(static_cast<size_t>(size_));
+  circle_.resize(static_cast<size_t>(size_));
+  std::iota(circle_.begin(), circle_.end(), 0);
   mail_ = std::make_unique<Mail>(*world_, comm_, rank_, [this](int peer) { return has_gone(peer); });
 }
 
@@ -45,6 +73,10 @@ MpiTransport::~MpiTransport() {
   for (int r = 0; r < size_; ++r) left.push_back(r == rank_ || has_left(r));
   world_->bury(comm_, std::move(left));
   world_->tidy();
+}
+
+size_t MpiTransport::own_place() const {
+  return static_cast<size_t>(std::find(circle_.begin(), circle_.end(), rank_) - circle_.begin());
 }
 
 // Records go from everyone to everyone: so each rank knows who has come.
@@ -69,15 +101,16 @@ class MpiTransport::Records {
   Records(const Records&) = delete;
 
   void post() {
-    for (int i = 1; i < t_.size_; ++i) {
-      const int peer = (t_.rank_ + t_.size_ - i) % t_.size_;
+    const size_t count = t_.circle_.size();
+    const size_t me = t_.own_place();
+    for (size_t i = 1; i < count; ++i) {
+      const int peer = t_.circle_[(me + count - i) % count];
       Peer& from = t_.peers_[static_cast<size_t>(peer)];
       from.first.resize(kFirstBytes);
-      from.came = false;
       receive(peer, kRecord, from.first.data(), kFirstBytes);
     }
-    for (int i = 1; i < t_.size_; ++i) {
-      const int peer = (t_.rank_ + i) % t_.size_;
+    for (size_t i = 1; i < count; ++i) {
+      const int peer = t_.circle_[(me + i) % count];
       send(peer, kRecord, t_.said_.data(), std::min(t_.said_.size(), kFirstBytes));
       if (t_.said_.size() > kFirstBytes) {
         send(peer, kRest, t_.said_.data() + kFirstBytes, t_.said_.size() - kFirstBytes);
@@ -87,6 +120,7 @@ class MpiTransport::Records {
 
   // True: all have come, and all is sent.
   bool progress() {
+    if (requests_.empty()) return true;
     int32_t done = 0;
     which_.resize(requests_.size());
     t_.world_->check(api_.test_some(static_cast<int32_t>(requests_.size()), requests_.data(), &done, which_.data()),
@@ -97,7 +131,7 @@ class MpiTransport::Records {
   }
 
   int first_missing() const {
-    for (int r = 0; r < t_.size_; ++r) {
+    for (const int r : t_.circle_) {
       if (!t_.has_come(r)) return r;
     }
     return t_.rank_;
@@ -147,6 +181,84 @@ class MpiTransport::Records {
   std::shared_ptr<std::vector<std::byte>> kept_;
 };
 
+// Two words to one rank, and two from another.
+class MpiTransport::Ballot {
+ public:
+  Ballot(MpiTransport& transport, int to, int from, uint64_t least, uint64_t most)
+      : world_(*transport.world_), words_(std::make_shared<std::array<uint64_t, 4>>()) {
+    *words_ = {least, most, 0, 0};
+    constexpr int64_t kBytes = 2 * sizeof(uint64_t);
+    world_.check(world_.api().irecv(words_->data() + 2, kBytes, from, kVote, transport.comm_, &requests_[0]),
+                 "MPI_Irecv");
+    world_.check(world_.api().isend(words_->data(), kBytes, to, kVote, transport.comm_, &requests_[1]), "MPI_Isend");
+  }
+  ~Ballot() {
+    if (requests_[0] != 0) world_.api().cancel(requests_[0]);
+    for (const RequestHandle request : requests_) {
+      if (request != 0) world_.keep(request, words_);
+    }
+  }
+  Ballot(const Ballot&) = delete;
+  bool progress() {
+    int32_t done = 0, which[2] = {};
+    world_.check(world_.api().test_some(2, requests_, &done, which), "MPI_Testsome");
+    return requests_[0] == 0 && requests_[1] == 0;
+  }
+  uint64_t least() const { return std::min((*words_)[0], (*words_)[2]); }
+  uint64_t most() const { return std::max((*words_)[1], (*words_)[3]); }
+
+ private:
+  World& world_;
+  std::shared_ptr<std::array<uint64_t, 4>> words_;
+  RequestHandle requests_[2] = {0, 0};
+};
+
+bool MpiTransport::vote(uint64_t mine, Deadline deadline) {
+  const size_t count = circle_.size(), me = own_place();
+  uint64_t least = mine, most = mine;
+  for (size_t step = 1; step < count; step *= 2) {
+    const int from = circle_[(me + count - step) % count];
+    Ballot ballot(*this, circle_[(me + step) % count], from, least, most);
+    try {
+      await([&] { return ballot.progress(); }, [&] { return from; }, deadline);
+    } catch (const PeerTrouble& trouble) {
+      if (trouble.kind != PeerTrouble::timed_out) throw;
+      call_the_roll();
+      const auto missing = std::find_if(circle_.begin(), circle_.end(), [&](int r) { return !has_come(r); });
+      throw PeerTrouble{PeerTrouble::timed_out, missing == circle_.end() ? from : *missing};
+    }
+    least = ballot.least();
+    most = ballot.most();
+  }
+  return least == most && least != 0;
+}
+
+// Who waits in vain knows of one rank only that it has not come, and that one may wait for another. All who wait say so.
+void MpiTransport::call_the_roll() {
+  tell("h" + std::to_string(call_of(rank_)));
+  const auto end = Clock::now() + kRollTime;
+  for (Patience patience; Clock::now() < end; patience.pause()) listen();
+}
+
+// Waits until done(), and else throws: missing() is whom it waits for.
+template <class Done, class Missing>
+void MpiTransport::await(Done&& done, Missing&& missing, Deadline deadline) {
+  Deadline grace = Deadline::max();
+  for (Patience patience; !done(); patience.pause()) {
+    if (!patience.should_look_around()) continue;
+    const auto now = Clock::now();
+    listen();
+    world_->help_all();
+    // A rank that left may have said its part before.
+    const int peer = missing();
+    const bool over = dead_ || (peer != rank_ && has_left(peer));
+    if (over && grace == Deadline::max()) grace = now + kGrace;
+    if (over && now >= grace) throw PeerTrouble{PeerTrouble::closed, peer};
+    if (now >= deadline) throw PeerTrouble{PeerTrouble::timed_out, peer};
+  }
+  if (dead_) throw PeerTrouble{PeerTrouble::closed, rank_};
+}
+
 void MpiTransport::exchange(const Saying& mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
                             Deadline deadline) {
   world_->check_thread();
@@ -156,24 +268,20 @@ void MpiTransport::exchange(const Saying& mine, uint64_t call, std::vector<std::
   said_.resize(sizeof(head) + mine.bytes.size());
   std::memcpy(said_.data(), &head, sizeof(head));
   if (!mine.bytes.empty()) std::memcpy(said_.data() + sizeof(head), mine.bytes.data(), mine.bytes.size());
-  Records exchange(*this);
-  exchange.post();
-  Deadline grace = Deadline::max();
-  for (Patience patience; size_ > 1 && !exchange.progress(); patience.pause()) {
-    if (!patience.should_look_around()) continue;
-    const auto now = Clock::now();
-    listen();
-    world_->help_all();
-    // A rank that left may have said its part before.
-    const int missing = exchange.first_missing();
-    const bool over = dead_ || (missing != rank_ && has_left(missing));
-    if (over && grace == Deadline::max()) grace = now + kGrace;
-    if (over && now >= grace) throw PeerTrouble{PeerTrouble::closed, missing};
-    if (now >= deadline) throw PeerTrouble{PeerTrouble::timed_out, missing};
+  for (const int r : circle_) peers_[static_cast<size_t>(r)].came = false;
+  records.assign(static_cast<size_t>(size_), {});
+  if (votes() && vote(mine.elements ? 0 : mine.version, deadline)) {
+    for (const int r : circle_) {
+      peers_[static_cast<size_t>(r)].came = true;
+      peers_[static_cast<size_t>(r)].call = call;
+    }
+    records[static_cast<size_t>(rank_)] = std::span<const std::byte>(said_).subspan(sizeof(head));
+    return;
   }
-  if (dead_) throw PeerTrouble{PeerTrouble::closed, rank_};
-  records.resize(static_cast<size_t>(size_));
-  for (int r = 0; r < size_; ++r) {
+  Records exchange(*this);
+  if (circle_.size() > 1) exchange.post();
+  await([&] { return exchange.progress(); }, [&] { return exchange.first_missing(); }, deadline);
+  for (const int r : circle_) {
     const Peer& peer = peers_[static_cast<size_t>(r)];
     std::span<const std::byte> bytes = r == rank_ ? std::span<const std::byte>(said_) : peer.first;
     Head of;
@@ -184,31 +292,62 @@ void MpiTransport::exchange(const Saying& mine, uint64_t call, std::vector<std::
   }
 }
 
-void MpiTransport::run(const Move& move, std::span<const Tensor> mine, const PeerTensors& peers, Deadline deadline) {
-  world_->check_thread();
+void MpiTransport::run(const Move& plan, std::span<const Tensor> mine, const PeerTensors& peers, Deadline deadline) {
   look_in(Moment::before_copy);
   look_in(Moment::during_copy);
-  {
-    Flow flow(*world_, comm_, rank_, move, mine, peers);
-    flow.start();
-    int64_t taken = 0;
-    Deadline grace = Deadline::max();
-    for (Patience patience; !flow.progress(); patience.pause()) {
-      if (!patience.should_look_around()) continue;
-      listen();
-      world_->help_all();
-      const auto now = Clock::now();
-      const int peer = flow.waits_for();
-      // What a rank sent before it left is on its way: only when nothing comes any more is it lost.
-      if (!has_left(peer) || flow.taken() != taken) grace = now + kGrace;
-      taken = flow.taken();
-      if (dead_) throw PeerTrouble{PeerTrouble::closed, rank_};
-      if (now >= grace) throw PeerTrouble{PeerTrouble::closed, peer};
-      if (now >= deadline) throw PeerTrouble{PeerTrouble::timed_out, peer};
-    }
-  }
+  move(plan, mine, peers, deadline, [] {});
   look_in(Moment::after_copy);
   look_in(Moment::before_leave);
+}
+
+void MpiTransport::move(const Move& plan, std::span<const Tensor> mine, const PeerTensors& peers, Deadline deadline,
+                        const std::function<void()>& meanwhile) {
+  world_->check_thread();
+  Flow flow(*world_, comm_, rank_, plan, mine, peers);
+  flow.start();
+  meanwhile();
+  flow.do_local();
+  int64_t taken = 0;
+  Deadline grace = Deadline::max();
+  for (Patience patience; !flow.progress(); patience.pause()) {
+    if (!patience.should_look_around()) continue;
+    listen();
+    world_->help_all();
+    const auto now = Clock::now();
+    const int peer = flow.waits_for();
+    // What a rank sent before it left is on its way: only when nothing comes any more is it lost.
+    if (!has_left(peer) || flow.taken() != taken) grace = now + kGrace;
+    taken = flow.taken();
+    if (dead_) throw PeerTrouble{PeerTrouble::closed, rank_};
+    if (now >= grace) throw PeerTrouble{PeerTrouble::closed, peer};
+    if (now >= deadline) throw PeerTrouble{PeerTrouble::timed_out, peer};
+  }
+  bytes_between_ += flow.bytes_received();
+}
+
+// One call of MPI's. What does not lie in one piece goes through memory of our own.
+void MpiTransport::gather_trusted(const Tensor& x, const Tensor& out, size_t dim, const Sizes& sizes) {
+  world_->check_thread();
+  const bool in_order = out.is_contiguous() && volume(Dims(std::span(out.shape().data(), dim))) == 1;
+  const Tensor mine = x.is_contiguous() && !may_overlap(x, out) ? x : x.clone();
+  const Tensor arrived = in_order ? out : Tensor::empty(out.dtype(), {out.elements()});
+  Sizes places;
+  for (int64_t at = 0; const int64_t size : sizes) {
+    places.push_back(at);
+    at += size;
+  }
+  const int64_t row = out.shape()[dim] == 0 ? 0 : out.elements() / out.shape()[dim];
+  world_->check(world_->api().all_gather_v(mine.data(), arrived.data(), sizes.data(), places.data(),
+                                           row * size_bytes(out.dtype()), rank_, size_, comm_),
+                "MPI_Allgatherv");
+  bytes_between_ += out.bytes() - x.bytes();
+  for (size_t r = 0; !in_order && r < sizes.size(); ++r) {
+    Box box = Box::whole(out.shape());
+    box.offset[dim] = places[r];
+    box.extent[dim] = sizes[r];
+    const std::byte* from = arrived.data() + places[r] * row * size_bytes(out.dtype());
+    copy_box(view_of(out).box(box), {from, out.dtype(), box.extent, row_major(box.extent)}, out.bytes());
+  }
 }
 
 void MpiTransport::listen() noexcept {
@@ -218,6 +357,9 @@ void MpiTransport::listen() noexcept {
     if (control.text.starts_with("l")) {
       from.farewell = control.text.substr(1);
       from.left = true;
+    } else if (control.text.starts_with("h")) {
+      from.call = std::strtoull(control.text.c_str() + 1, nullptr, 10);
+      if (from.call >= call_of(rank_)) from.came = true;
     } else if (control.text.starts_with("a") && control.text.size() > 1 && !dead_) {
       verdict_ = {static_cast<uint32_t>(static_cast<unsigned char>(control.text[1])), control.text.substr(2)};
       dead_ = true;

@@ -24,6 +24,18 @@ class MpiTransport : public Transport {
   void exchange(const Saying& mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
                 Deadline deadline) override;
   void run(const Move& move, std::span<const Tensor> mine, const PeerTensors& peers, Deadline deadline) override;
+  // The same, but for the moments; `meanwhile` is called once the first messages are on their way.
+  void move(const Move& move, std::span<const Tensor> mine, const PeerTensors& peers, Deadline deadline,
+            const std::function<void()>& meanwhile);
+  // From now on exchanges are among these ranks only; the records of others are empty.
+  void set_circle(std::vector<int> ranks) { circle_ = std::move(ranks); }
+  // Hears what others tell beside the calls.
+  void listen() noexcept;
+  bool gathers_trusted(int64_t rows, int64_t row_bytes) const override {
+    return rows <= INT32_MAX && row_bytes <= INT32_MAX;
+  }
+  void gather_trusted(const Tensor& x, const Tensor& out, size_t dim, const Sizes& sizes) override;
+  bool votes() const override { return circle_.size() >= voters_; }
   void check_asynchronous() const override { world_->check_threads(); }
   std::unique_ptr<Ticket> post_send(const Tensor& tensor, int to, int64_t tag, const std::string& site) override;
   std::unique_ptr<Ticket> post_receive(const Tensor& out, int from, int64_t tag, const std::string& site,
@@ -40,6 +52,7 @@ class MpiTransport : public Transport {
   }
   std::unique_ptr<Transport> subgroup(uint64_t id, std::span<const int> members, Deadline deadline) override;
   std::unique_ptr<Transport> survivors(Deadline deadline) override;
+  Traffic traffic() const override { return {.bytes_between_hosts = bytes_between_}; }
 
  private:
   void look(Moment moment) override { probe_(moment, rank_, static_cast<int64_t>(call_of(rank_) / 256)); }
@@ -55,10 +68,15 @@ class MpiTransport : public Transport {
     uint64_t call = 0, bytes = 0;
   };
   class Records;  // an exchange under way
+  class Ballot;   // a round of a vote
 
-  // Hears what others tell beside the calls.
-  void listen() noexcept;
   void tell(const std::string& text) noexcept;
+  size_t own_place() const;
+  // Whether all of the circle say `mine`, and it is not 0. In as many rounds as the logarithm of their number.
+  bool vote(uint64_t mine, Deadline deadline);
+  void call_the_roll();
+  template <class Done, class Missing>
+  void await(Done&& done, Missing&& missing, Deadline deadline);
   bool has_gone(int peer) const;
 
   std::shared_ptr<World> world_;
@@ -66,6 +84,9 @@ class MpiTransport : public Transport {
   int rank_ = 0, size_ = 0;
   Probe probe_;
   std::vector<Peer> peers_;
+  std::vector<int> circle_;
+  size_t voters_;  // from so many on
+  std::atomic<int64_t> bytes_between_{0};
   std::vector<std::byte> said_;  // of this rank
   std::atomic<bool> dead_{false};
   Verdict verdict_;

@@ -104,6 +104,28 @@ int rank_and_size(CommHandle comm, int32_t* rank, int32_t* size) {
   return code != MPI_SUCCESS ? code : MPI_Comm_size(comm_of(comm), size);
 }
 
+// Bytes where they can be counted so; else the unit is a type of its own, as 2^31 of them are more than any memory.
+int all_gather_v(const void* data, void* out, const int64_t* counts, const int64_t* places, int64_t unit_bytes,
+                 int32_t rank, int32_t size, CommHandle comm) {
+  const int64_t all = places[size - 1] + counts[size - 1];
+  const bool short_enough = unit_bytes == 0 || all <= INT32_MAX / unit_bytes;
+  const int64_t factor = short_enough ? unit_bytes : 1;
+  MPI_Datatype type = MPI_BYTE;
+  if (!short_enough) {
+    MPI_Type_contiguous(static_cast<int>(unit_bytes), MPI_BYTE, &type);
+    MPI_Type_commit(&type);
+  }
+  std::vector<int> own_counts, own_places;
+  for (int32_t r = 0; r < size; ++r) {
+    own_counts.push_back(static_cast<int>(counts[r] * factor));
+    own_places.push_back(static_cast<int>(places[r] * factor));
+  }
+  const int code = MPI_Allgatherv(data, own_counts[static_cast<size_t>(rank)], type, out, own_counts.data(),
+                                  own_places.data(), type, comm_of(comm));
+  if (!short_enough) MPI_Type_free(&type);
+  return code;
+}
+
 int isend(const void* data, int64_t bytes, int32_t to, int32_t tag, CommHandle comm, RequestHandle* made) {
   MPI_Request request = MPI_REQUEST_NULL;
   const int code = MPI_Isend(data, count_of(bytes), MPI_BYTE, to, tag, comm_of(comm), &request);
@@ -165,8 +187,9 @@ int irecv_found(void* data, int64_t bytes, Found* found, RequestHandle* made) {
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) const tessera::mpi::Api* tessera_mpi_api() {
-  static const Api api = {kApiVersion,   library, is_initialized, is_finalized, init,   thread_level, MPI_Finalize,
-                          error_text,    world,   from_fortran,   duplicate,    split,  free_comm,    barrier,
-                          rank_and_size, isend,   irecv,          test_some,    cancel, find,         irecv_found};
+  static const Api api = {kApiVersion,  library,    is_initialized, is_finalized, init,      thread_level,
+                          MPI_Finalize, error_text, world,          from_fortran, duplicate, split,
+                          free_comm,    barrier,    rank_and_size,  all_gather_v, isend,     irecv,
+                          test_some,    cancel,     find,           irecv_found};
   return &api;
 }

@@ -79,7 +79,7 @@ bool World::part() {
 }
 
 void World::check_thread() const {
-  if (level_ >= multiple || std::this_thread::get_id() == main_) return;
+  if (may_call()) return;
   throw Error("MPI was initialised for calls of one thread only, and this is another: use MPI_THREAD_MULTIPLE");
 }
 
@@ -144,9 +144,14 @@ void World::dismiss(Helper& helper) {
   helpers_.remove(&helper);
 }
 
-void World::help_all() {
+bool World::help_all() {
   std::lock_guard lock(helpers_guard_);
-  for (Helper* helper : helpers_) helper->progress();
+  bool pending = false;
+  for (Helper* helper : helpers_) {
+    helper->progress();
+    pending = pending || helper->is_pending();
+  }
+  return pending;
 }
 
 bool next_control(World& world, CommHandle comm, Control& control) {

@@ -19,13 +19,14 @@ namespace tessera::mpi {
 class Helper {
  public:
   virtual void progress() = 0;
+  virtual bool is_pending() const = 0;
 
  protected:
   ~Helper() = default;
 };
 
 // The tags of a communicator's messages.
-enum Tag : int32_t { kRecord = 1, kRest, kControl, kLetter, kAnswer, kData, kFirstPayload };
+enum Tag : int32_t { kRecord = 1, kRest, kVote, kControl, kLetter, kAnswer, kData, kFirstPayload };
 
 class World {
  public:
@@ -41,6 +42,8 @@ class World {
   // Throw Error where MPI does not let this thread call it, or no other one.
   void check_thread() const;
   void check_threads() const;
+  // Whether MPI lets this thread call it.
+  bool may_call() const { return level_ >= multiple || std::this_thread::get_id() == main_; }
   // A communicator is dead: finalising may have to wait for a peer that never comes.
   void give_up() { given_up_ = true; }
 
@@ -53,10 +56,10 @@ class World {
   void bury(CommHandle comm, std::vector<bool> left);
   void tidy();
 
-  // Whoever has enlisted is helped by all who wait.
+  // Whoever has enlisted is helped by all who wait. help_all(): whether anything is left to do.
   void enlist(Helper& helper);
   void dismiss(Helper& helper);
-  void help_all();
+  bool help_all();
 
  private:
   struct Kept {
@@ -85,7 +88,8 @@ class World {
   std::list<Helper*> helpers_;
 };
 
-// What a rank tells all others beside the calls: "l" and a farewell, or "a", the kind of error as a character, and the text.
+// What a rank tells all others beside the calls: "l" and a farewell; "a", the kind of error as a character, and the text;
+// or "h" and the call that it is in, when it has waited in vain.
 // So short that MPI takes it at once, and the one who hears it never waits for the one who said it.
 inline constexpr size_t kMostControlBytes = 2000;
 struct Control {

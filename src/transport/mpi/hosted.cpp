@@ -1,0 +1,274 @@
+#include "transport/mpi/hosted.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "comm/statement.hpp"
+#include "transport/mpi/share.hpp"
+
+namespace tessera::mpi {
+namespace {
+
+// Who waits for another host gives that one's ranks time to say by themselves whom they miss, and who waits for the rank
+// that speaks for the host gives it as much again.
+constexpr auto kHostGrace = std::chrono::milliseconds(250);
+
+// With messages of MPI's pending, waiting for the host looks after them; without, it listens for an abort now and then.
+constexpr auto kBusyNap = std::chrono::microseconds(100);
+constexpr auto kIdleNap = std::chrono::milliseconds(20);
+
+void append_words(std::vector<std::byte>& bytes, std::initializer_list<uint64_t> words) {
+  const auto from = std::as_bytes(std::span(words.begin(), words.size()));
+  bytes.insert(bytes.end(), from.begin(), from.end());
+}
+
+void append_whole(std::vector<std::byte>& bytes, std::span<const std::byte> more) {
+  bytes.insert(bytes.end(), more.begin(), more.end());
+  bytes.resize((bytes.size() + 7) / 8 * 8);
+}
+
+// Takes what append_words() and append_whole() wrote.
+class Unpacker {
+ public:
+  explicit Unpacker(std::span<const std::byte> bytes) : bytes_(bytes) {}
+  uint64_t word() {
+    uint64_t word = 0;
+    std::memcpy(&word, take(sizeof(word)).data(), sizeof(word));
+    return word;
+  }
+  std::span<const std::byte> whole(uint64_t size) {
+    const auto taken = take(size);
+    bytes_ = bytes_.subspan(std::min((8 - size % 8) % 8, bytes_.size()));
+    return taken;
+  }
+
+ private:
+  std::span<const std::byte> take(uint64_t size) {
+    if (size > bytes_.size()) throw Error("what another host says makes no sense: it is damaged");
+    const auto taken = bytes_.first(size);
+    bytes_ = bytes_.subspan(size);
+    return taken;
+  }
+  std::span<const std::byte> bytes_;
+};
+
+std::vector<int> first_ranks(const Hosts& hosts) {
+  std::vector<int> ranks;
+  for (int h = 0; h < hosts.count(); ++h) ranks.push_back(hosts.first_of(h));
+  return ranks;
+}
+
+template <class T>
+std::unique_ptr<T> as(std::unique_ptr<Transport> transport) {
+  return std::unique_ptr<T>(static_cast<T*>(transport.release()));
+}
+
+}  // namespace
+
+HostedTransport::HostedTransport(std::shared_ptr<World> world, std::unique_ptr<MpiTransport> wide,
+                                 std::unique_ptr<BoardTransport> host, std::unique_ptr<BoardTransport> relay,
+                                 Hosts hosts)
+    : Transport(wide->watched()),
+      world_(std::move(world)),
+      wide_(std::move(wide)),
+      host_(std::move(host)),
+      relay_(std::move(relay)),
+      hosts_(std::move(hosts)),
+      host_number_(hosts_.host_of(wide_->rank())),
+      calls_(static_cast<size_t>(hosts_.ranks())) {
+  wide_->set_circle(first_ranks(hosts_));
+  for (BoardTransport* board : {host_.get(), relay_.get()}) {
+    board->set_idle([this] { return idle(); });
+  }
+}
+
+template <class Fn>
+auto HostedTransport::on_host(Fn&& fn) const {
+  try {
+    return fn();
+  } catch (const PeerTrouble& trouble) {
+    throw PeerTrouble{trouble.kind, hosts_.ranks_on(host_number_)[static_cast<size_t>(trouble.rank)]};
+  }
+}
+
+// An error of a message is its own waiter's, who will find it again.
+std::chrono::nanoseconds HostedTransport::idle() noexcept {
+  if (!world_->may_call()) return kIdleNap;
+  try {
+    wide_->listen();
+    if (wide_->aborted() && !host_->aborted()) abort({});
+    return world_->help_all() ? std::chrono::nanoseconds(kBusyNap) : kIdleNap;
+  } catch (...) {
+    return kIdleNap;
+  }
+}
+
+void HostedTransport::check_asynchronous() const {
+  if (!is_alone()) world_->check_threads();  // else no call is one of MPI's
+}
+
+void HostedTransport::exchange(const Saying& mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
+                               Deadline deadline) {
+  call_ = call;
+  look_in(Moment::before_announce);
+  if (is_alone()) return host_->exchange(mine, call, records, deadline);
+  world_->check_thread();
+  on_host([&] { host_->exchange(mine, call, here_, deadline); });
+  others_.clear();
+  if (leads()) ask_other_hosts(call, deadline + kHostGrace);
+  on_host([&] { relay_->exchange(Saying(others_), call, relayed_, deadline + 2 * kHostGrace); });
+  // It must outlive what the relay says later.
+  if (!leads()) others_.assign(relayed_[0].begin(), relayed_[0].end());
+  records.assign(static_cast<size_t>(size()), {});
+  Unpacker all(others_);
+  for (int h = 0; h < hosts_.count(); ++h) {
+    if (h != host_number_) unpack(h, all.whole(all.word()), records);
+  }
+  for (size_t i = 0; i < here_.size(); ++i) {
+    records[static_cast<size_t>(hosts_.ranks_on(host_number_)[i])] = here_[i];
+  }
+}
+
+// What all ranks of this host said. A host repeats a call where all its ranks do.
+Saying HostedTransport::bundled() {
+  bundle_.clear();
+  uint64_t version = version_of(here_[0]);
+  for (size_t i = 0; i < here_.size(); ++i) {
+    append_words(bundle_, {host_->call_of(static_cast<int>(i)), here_[i].size()});
+    append_whole(bundle_, here_[i]);
+    if (version_of(here_[i]) != version || changed_part(here_[i]).payload_bytes > 0) version = 0;
+  }
+  Saying saying(bundle_, bundle_.size(), version);
+  saying.elements = version == 0;
+  return saying;
+}
+
+// In one piece, and what the other hosts say comes back; nothing where all have voted.
+void HostedTransport::ask_other_hosts(uint64_t call, Deadline deadline) {
+  wide_->exchange(bundled(), call, bundles_, deadline);
+  for (int h = 0; h < hosts_.count(); ++h) {
+    if (h == host_number_) continue;
+    const auto bundle = bundles_[static_cast<size_t>(hosts_.first_of(h))];
+    append_words(others_, {bundle.size()});
+    append_whole(others_, bundle);
+  }
+}
+
+void HostedTransport::unpack(int host, std::span<const std::byte> bundle,
+                             std::vector<std::span<const std::byte>>& records) {
+  Unpacker ranks(bundle);
+  for (const int r : hosts_.ranks_on(host)) {
+    calls_[static_cast<size_t>(r)] = bundle.empty() ? call_ : ranks.word();
+    if (bundle.empty()) continue;
+    records[static_cast<size_t>(r)] = ranks.whole(ranks.word());
+  }
+}
+
+void HostedTransport::run(const Move& move, std::span<const Tensor> mine, const PeerTensors& peers, Deadline deadline) {
+  look_in(Moment::before_copy);
+  look_in(Moment::during_copy);
+  if (is_alone()) {
+    host_->run(move, mine, peers, deadline);
+    bytes_within_ += bytes_from_others(move, mine, rank());
+  } else {
+    world_->check_thread();
+    Sharing sharing(hosts_, rank(), move, mine, peers);
+    on_host([&] {
+      const auto wishes = sharing.wishes([&](const Tensor& tensor) { return relay_->handle_of(tensor, true); });
+      relay_->exchange(Saying(std::as_bytes(wishes)), call_, relayed_, deadline);
+    });
+    sharing.hear(relayed_);
+    move_across(sharing, peers, deadline);
+    bytes_within_ += sharing.bytes_within();
+  }
+  look_in(Moment::after_copy);
+  look_in(Moment::before_leave);
+}
+
+void HostedTransport::move_across(const Sharing& sharing, const PeerTensors& peers, Deadline deadline) {
+  const auto near = [&] {
+    on_host([&] { host_->run(sharing.near(), sharing.tensors(), sharing.near_peers(), deadline); });
+  };
+  wide_->move(sharing.across(), sharing.tensors(), peers, deadline, near);
+  if (!sharing.relays()) return;
+  on_host([&] {
+    relay_->run({}, sharing.tensors(), sharing.relay_peers(), deadline);  // a step: this rank's parts are there
+    relay_->run(sharing.relay(), sharing.tensors(), sharing.relay_peers(), deadline);
+  });
+}
+
+// Between hosts and within one alike, as a receive may not know where its message comes from.
+std::unique_ptr<Ticket> HostedTransport::post_send(const Tensor& tensor, int to, int64_t tag, const std::string& site) {
+  return is_alone() ? host_->post_send(tensor, to, tag, site) : wide_->post_send(tensor, to, tag, site);
+}
+
+std::unique_ptr<Ticket> HostedTransport::post_receive(const Tensor& out, int from, int64_t tag, const std::string& site,
+                                                      bool started) {
+  return is_alone() ? host_->post_receive(out, from, tag, site, started)
+                    : wide_->post_receive(out, from, tag, site, started);
+}
+
+void HostedTransport::leave(const std::string& farewell) noexcept {
+  wide_->leave(farewell);
+  host_->leave(farewell);
+  relay_->leave(farewell);
+}
+
+// Of one host all hear it there, whichever thread this is.
+Verdict HostedTransport::abort(const Verdict& verdict) noexcept {
+  Verdict first = verdict;
+  if (is_alone()) world_->give_up();
+  else first = wide_->abort(verdict);
+  first = host_->abort(first);
+  relay_->abort(first);
+  return first;
+}
+
+bool HostedTransport::aborted() const { return host_->aborted() || relay_->aborted() || wide_->aborted(); }
+
+uint64_t HostedTransport::call_of(int peer) const {
+  return is_here(peer) ? host_->call_of(hosts_.place_of(peer)) : calls_[static_cast<size_t>(peer)].load();
+}
+
+// Of other hosts only the rank that asks them knows.
+bool HostedTransport::has_come(int peer) const {
+  if (is_here(peer)) return host_->has_come(hosts_.place_of(peer));
+  return !leads() || wide_->has_come(hosts_.first_of(hosts_.host_of(peer)));
+}
+
+bool HostedTransport::has_left(int peer) const {
+  return is_here(peer) ? host_->has_left(hosts_.place_of(peer)) : wide_->has_left(peer);
+}
+
+std::string HostedTransport::farewell(int peer) const {
+  return is_here(peer) ? host_->farewell(hosts_.place_of(peer)) : wide_->farewell(peer);
+}
+
+std::unique_ptr<Transport> HostedTransport::subgroup(uint64_t id, std::span<const int> members, Deadline deadline) {
+  std::vector<int> here;
+  for (const int member : members) {
+    if (is_here(member)) here.push_back(hosts_.place_of(member));
+  }
+  auto wide = wide_->subgroup(id, members, deadline);
+  auto host = on_host([&] { return host_->subgroup(id, here, deadline); });
+  auto relay = on_host([&] { return relay_->subgroup(id, here, deadline); });
+  if (members.empty()) return nullptr;
+  return std::make_unique<HostedTransport>(world_, as<MpiTransport>(std::move(wide)),
+                                           as<BoardTransport>(std::move(host)), as<BoardTransport>(std::move(relay)),
+                                           hosts_.among(members));
+}
+
+Transport::Traffic HostedTransport::traffic() const {
+  Traffic all = host_->traffic();
+  const Traffic relayed = relay_->traffic();
+  all.bytes_attached += relayed.bytes_attached;
+  all.bytes_staged += relayed.bytes_staged;
+  all.heap_misses += relayed.heap_misses;
+  all.bytes_between_hosts = wide_->traffic().bytes_between_hosts;
+  all.bytes_within_host = bytes_within_;
+  return all;
+}
+
+}  // namespace tessera::mpi

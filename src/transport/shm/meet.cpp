@@ -1,0 +1,41 @@
+#include "transport/shm/meet.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include <fmt/format.h>
+
+#include <tessera/error.hpp>
+
+#include "transport/shm/process.hpp"
+
+namespace tessera::shm {
+
+Invitation invite(const Segment& segment) { return {getpid(), start_time(getpid()), segment.descriptor()}; }
+
+std::shared_ptr<Segment> accept(const Invitation& invitation) {
+  const std::string path = fmt::format("/proc/{}/fd/{}", invitation.pid, invitation.descriptor);
+  const int descriptor = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (descriptor < 0) throw Error(fmt::format("shared memory: {}: {}", path, std::strerror(errno)));
+  // While it lives nobody else has its number, so what was opened is its own.
+  if (start_time(invitation.pid) != invitation.started) {
+    close(descriptor);
+    throw Error(fmt::format("shared memory: process {} is gone", invitation.pid));
+  }
+  return Segment::attach(descriptor);
+}
+
+std::string host_identity() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string identity;
+  std::getline(file, identity);
+  std::error_code none;
+  return fmt::format("{} {} {}", identity, std::filesystem::read_symlink("/proc/self/ns/pid", none).string(), getuid());
+}
+
+}  // namespace tessera::shm

@@ -1,0 +1,113 @@
+// Counts the calls of MPI's that a call of tessera's makes, through the profiling interface: every function that tessera
+// may call while it moves data is replaced by one that counts, and calls the real one. TESSERA_VOTE_FROM is 2, and every
+// rank a host.
+#include <cstdio>
+#include <cstdlib>
+
+#include <tessera/mpi.hpp>
+#include <tessera/tessera.hpp>
+
+using namespace tessera;
+
+namespace {
+
+struct Calls {
+  int all = 0, gathers = 0, sends = 0;
+} calls;
+
+void require(bool right, const char* what) {
+  if (right) return;
+  std::printf("%s is wrong: %d calls, %d gathers, %d sends\n", what, calls.all, calls.gathers, calls.sends);
+  std::fflush(stdout);
+  MPI_Abort(MPI_COMM_WORLD, 4);
+}
+
+}  // namespace
+
+extern "C" {
+int MPI_Allgatherv(const void* data, int count, MPI_Datatype type, void* out, const int counts[], const int places[],
+                   MPI_Datatype out_type, MPI_Comm comm) {
+  ++calls.all;
+  ++calls.gathers;
+  return PMPI_Allgatherv(data, count, type, out, counts, places, out_type, comm);
+}
+int MPI_Isend(const void* data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request* request) {
+  ++calls.all;
+  ++calls.sends;
+  return PMPI_Isend(data, count, type, to, tag, comm, request);
+}
+int MPI_Irecv(void* data, int count, MPI_Datatype type, int from, int tag, MPI_Comm comm, MPI_Request* request) {
+  ++calls.all;
+  return PMPI_Irecv(data, count, type, from, tag, comm, request);
+}
+int MPI_Testsome(int count, MPI_Request requests[], int* done, int which[], MPI_Status statuses[]) {
+  ++calls.all;
+  return PMPI_Testsome(count, requests, done, which, statuses);
+}
+int MPI_Improbe(int from, int tag, MPI_Comm comm, int* flag, MPI_Message* message, MPI_Status* status) {
+  ++calls.all;
+  return PMPI_Improbe(from, tag, comm, flag, message, status);
+}
+int MPI_Type_contiguous(int count, MPI_Datatype type, MPI_Datatype* made) {
+  ++calls.all;
+  return PMPI_Type_contiguous(count, type, made);
+}
+}
+
+namespace {
+
+int rounds_of(int ranks) {
+  int rounds = 0;
+  for (int reach = 1; reach < ranks; reach *= 2) ++rounds;
+  return rounds;
+}
+
+void gathers(Comm& comm) {
+  const int64_t n = comm.size(), me = comm.rank();
+  Sizes sizes;
+  for (int64_t r = 0; r < n; ++r) sizes.push_back(r + 1);
+  const Tensor x = Tensor::full(DType::f32, {me + 1, 1000}, me);
+  for (const int64_t dim : {0, 1}) {  // along the inner one nothing lies in one piece
+    const Tensor mine = dim == 0 ? x : x.transpose(0, 1);
+    comm.barrier();
+    calls = {};
+    const auto [all, got] = all_gather(comm, mine, {.dim = dim, .sizes = sizes, .sizes_trusted = true});
+    require(calls.all == 1 && calls.gathers == 1, "that a trusted gather is one call of MPI's");
+    require(got == sizes, "the sizes");
+    for (int64_t r = 0, row = 0; r < n; row += r + 1, ++r) {
+      require((dim == 0 ? all.at<float>(row, 999) : all.at<float>(999, row)) == static_cast<float>(r), "a row");
+    }
+  }
+  comm.barrier();
+  calls = {};
+  all_gather(comm, x, {.dim = 0, .sizes = sizes});
+  require(calls.gathers == 0 && calls.sends >= 2 * (n - 1), "that a gather is agreed on");
+}
+
+void votes(Comm& comm) {
+  for (int i = 0; i < 3; ++i) {
+    calls = {};
+    comm.barrier();
+    const int others = comm.size() - 1, rounds = rounds_of(comm.size());
+    // The first one is said in full.
+    require(calls.sends == (i == 0 ? others + rounds : rounds), "the number of messages of a barrier");
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int provided = 0;
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
+  int rank = 0, size = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  {
+    Comm comm = from_mpi(MPI_COMM_WORLD);
+    votes(comm);
+    gathers(comm);
+  }
+  MPI_Finalize();
+  std::printf("rank %d of %d is right\n", rank, size);
+  return 0;
+}
