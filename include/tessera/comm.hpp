@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <source_location>
 #include <string>
 #include <vector>
 
@@ -14,8 +13,22 @@
 
 namespace tessera {
 
-// Where a call stands in the user's code: shown in errors, never compared.
-using Site = std::source_location;
+// Where a call stands in the user's code: shown in errors, never compared. As std::source_location, but a front end in
+// another language can make one too. The file's name must live as long as the process.
+class Site {
+ public:
+  constexpr Site() = default;
+  constexpr Site(const char* file, uint32_t line) : file_(file), line_(line) {}
+  static constexpr Site current(const char* file = __builtin_FILE(), uint32_t line = __builtin_LINE()) {
+    return {file, line};
+  }
+  constexpr const char* file_name() const { return file_; }
+  constexpr uint32_t line() const { return line_; }
+
+ private:
+  const char* file_ = "";
+  uint32_t line_ = 0;
+};
 
 namespace detail {
 class CommState;
@@ -130,6 +143,11 @@ struct RunOptions {
   // it.
   std::function<void(Moment moment, int rank, int64_t call)> probe = nullptr;
 };
+
+// Local. From now on `hook` is called by every rank of this process that waits for others, about ten times a second; what
+// it throws ends the call, and the communicator for all its ranks. For front ends whose user may interrupt a wait. Null:
+// none. Thread safety: any thread may set it; it is called on the waiting ones. Waits under MPI do not call it.
+void set_wait_hook(void (*hook)());
 
 // Runs fn(comm) on `ranks` threads of this process and returns when all have
 // ended. Where a rank throws, the others come out of their calls with

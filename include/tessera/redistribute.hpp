@@ -31,4 +31,14 @@ Tensor redistribute(Comm& comm, const Tensor& x, const Layout& from, const Layou
 WorkOf<Tensor> start_redistribute(Comm& comm, const Tensor& x, const Plan& plan, const Tensor& out = {},
                                   const Site& site = Site::current());
 
+namespace detail {
+// For front ends: flags and problem are as a Description's, and flags_of_all is set to those of every rank.
+struct RedistributeCall {
+  int64_t flags = 0;
+  std::exception_ptr problem = {};
+  Sizes flags_of_all = {};
+};
+Tensor redistribute(Comm& comm, const Tensor& x, const Plan& plan, RedistributeCall& call, const Site& site);
+}  // namespace detail
+
 }  // namespace tessera

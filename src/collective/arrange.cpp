@@ -21,6 +21,13 @@ class Said {
     return sizes;
   }
 
+  Sizes flags() const {
+    Sizes flags;
+    for (int r = 0; r < ranks(); ++r) flags.push_back(by(r).flags);
+    if (std::all_of(flags.begin(), flags.end(), [](int64_t f) { return f == 0; })) flags.clear();
+    return flags;
+  }
+
   [[noreturn]] void fail(ErrorKind kind, const std::string& text) const {
     throw_error(kind, fmt::format("{}: {}: {} Nothing was moved.", to_string(call_), name(first().op), text));
   }
@@ -292,6 +299,7 @@ Arranged arrange(const CallName& call, const std::vector<Record>& records, size_
   Arranged a;
   a.op = said.first().op;
   a.dim = said.first().dim;
+  a.flags = said.flags();
   if (a.op == OpCode::barrier || is_nothing_but_agreement(a.op, description)) return a;
   if (a.op == OpCode::split_comm) {
     for (int r = 0; r < said.ranks(); ++r) a.sizes.insert(a.sizes.end(), said.by(r).extra, said.by(r).extra + 2);

@@ -29,6 +29,7 @@ struct Arranged {
   bool shares_elements = false;              // some rank's output and input are the same memory …
                                              // … and peers read it there
   Sizes sizes;                               // the result's
+  Sizes flags;                               // of every rank; empty where all are zero
 };
 
 // Throws on every rank the same ShapeError, DTypeError or MismatchError.

@@ -84,12 +84,14 @@ class Engine {
   OpCode first_op() const { return batch_.empty() ? OpCode::none : batch_[0].op; }
 
   bool is_trusted() const { return batch_.size() == 1 && batch_[0].trusted && can_trust(comm_, batch_[0]); }
+  // Where to look for an earlier call like this one. A gradient has the line of its forward, and is another operation.
+  int64_t place() const { return site_.line() + 5 * static_cast<int64_t>(first_op()); }
 
   // Whether this call was like the last one from its line, and is done.
   bool replay() {
     if (batch_.size() != 1 || comm_.has_deferred()) return false;
     const Description& d = batch_[0];
-    Agreement& agreement = comm_.agreement_at(site_.line());
+    Agreement& agreement = comm_.agreement_at(place());
     if (!agreement.settled || !kept<CallPlan>(agreement.plan).replay.fits(d, site_)) return false;
     CallPlan& plan = kept<CallPlan>(agreement.plan);
     const RawRecords& said = comm_.exchange(plan.replay.record(call_, d.x), call_, d.op, deadline_);
@@ -111,9 +113,9 @@ class Engine {
       comm_.attach_deferred(w_.record);
       w_.words.clear();
       encode(w_.record, w_.words);
-      comm_.exchange(comm_.saying(w_.words, site_.line()), call_, first_op(), deadline_);
+      comm_.exchange(comm_.saying(w_.words, place()), call_, first_op(), deadline_);
     }
-    Agreement& agreement = comm_.agree(call_, site_.line());
+    Agreement& agreement = comm_.agree(call_, place());
     CallPlan& plan = kept<CallPlan>(agreement.plan);
     plan.replay.forget();
     if (!agreement.repeated) {
@@ -234,6 +236,7 @@ class Engine {
       const Arranged& a = plan.arranged[op];
       Outcome& outcome = outcomes_[op];
       outcome.sizes = a.sizes;
+      outcome.flags = a.flags;
       for (const Sizes& row : a.send) outcome.sizes.push_back(row[static_cast<size_t>(comm_.rank())]);
       ++number;  // past x
       const int count = static_cast<int>(output_count(a.op, comm_.size()));

@@ -66,7 +66,7 @@ bool Replay::fits(const Description& d, const Site& site) const {
          same_bits(d.scale, like_.scale) && d.reduction.op == like_.reduction.op &&
          same_bits(d.reduction.factor, like_.reduction.factor) && d.exchange == like_.exchange &&
          d.dtype == like_.dtype && d.extra[0] == like_.extra[0] && d.extra[1] == like_.extra[1] &&
-         d.sizes == like_.sizes && d.recv_sizes == like_.recv_sizes;
+         d.flags == like_.flags && d.sizes == like_.sizes && d.recv_sizes == like_.recv_sizes;
 }
 
 Saying Replay::record(int64_t call, const Tensor& x) {

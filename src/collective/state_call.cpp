@@ -149,6 +149,7 @@ void state(const Description& d, CommState& comm, Statement& s, std::vector<Tens
   s.reduction = d.reduction;
   s.scale = d.scale;
   std::copy(std::begin(d.extra), std::end(d.extra), std::begin(s.extra));
+  s.flags = d.flags;
   if (d.root < 0 || d.root >= comm.size()) {
     throw ShapeError(fmt::format("root {} is none of the ranks 0 to {}", d.root, comm.size() - 1));
   }

@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include <tessera/error.hpp>
+#include <tessera/comm.hpp>
 
 namespace tessera {
 namespace {
@@ -17,9 +17,25 @@ size_t head_bytes() { return (sizeof(BoardHead) + alignof(Slot) - 1) / alignof(S
 // No call says more. A peer whose memory is damaged must not make this one take all there is.
 constexpr size_t kLongestRecord = size_t{1} << 28;
 
+std::atomic<void (*)()> wait_hook{nullptr};
+
+// Counts this rank among those to be woken.
+class Sleeper {
+ public:
+  explicit Sleeper(Slot& slot) : slot_(slot) { slot_.sleepers.fetch_add(1, std::memory_order_seq_cst); }
+  ~Sleeper() { slot_.sleepers.fetch_sub(1, std::memory_order_seq_cst); }
+  Sleeper(const Sleeper&) = delete;
+  Sleeper& operator=(const Sleeper&) = delete;
+
+ private:
+  Slot& slot_;
+};
+
 bool reached(uint32_t word, uint32_t target) { return static_cast<int32_t>((word & ~1u) - target) >= 0; }
 
 }  // namespace
+
+void set_wait_hook(void (*hook)()) { wait_hook.store(hook, std::memory_order_release); }
 
 size_t Board::bytes(int size) { return head_bytes() + static_cast<size_t>(size) * sizeof(Slot); }
 
@@ -138,31 +154,26 @@ Waited Board::sleep_for(Slot& slot, Deadline deadline, int* lost) {
   // Processes look around now and then: one that nobody waits for just now may have died.
   const bool processes = patience_ != std::chrono::nanoseconds::max();
 
-  Waited result = Waited::reached;
-  slot.sleepers.fetch_add(1, std::memory_order_seq_cst);
+  const Sleeper sleeper(slot);
   while (true) {
     const uint32_t word = slot.step.load(std::memory_order_seq_cst);
-    if (reached(word, steps_)) break;
-    if ((word & 1) != 0) {
-      result = Waited::closed;
-      break;
-    }
+    if (reached(word, steps_)) return Waited::reached;
+    if ((word & 1) != 0) return Waited::closed;
     if (lost != nullptr && processes && dead_before_its_step() >= 0) {
       *lost = dead_before_its_step();
-      result = Waited::closed;
-      break;
+      return Waited::closed;
     }
     const auto now = Clock::now();
-    if (now >= deadline) {
-      result = Waited::timed_out;
-      break;
+    if (now >= deadline) return Waited::timed_out;
+    auto until = deadline;
+    if (processes) until = std::min(until, now + std::chrono::milliseconds(200));
+    if (auto* const hook = wait_hook.load(std::memory_order_acquire); hook != nullptr) {
+      hook();
+      until = std::min(until, now + std::chrono::milliseconds(100));
     }
-    Deadline until = processes ? std::min(deadline, now + std::chrono::milliseconds(200)) : deadline;
     if (idle_) until = std::min(until, now + idle_());
     futex_wait(slot.step, word, until);
   }
-  slot.sleepers.fetch_sub(1, std::memory_order_seq_cst);
-  return result;
 }
 
 bool Board::has_come(int peer) const { return reached(slots_[peer].step.load(std::memory_order_acquire), steps_); }

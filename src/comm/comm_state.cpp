@@ -212,9 +212,9 @@ const RawRecords& CommState::exchange(const Saying& mine, int64_t call, OpCode o
   return said_;
 }
 
-Saying CommState::saying(std::span<int64_t> words, int64_t line) {
+Saying CommState::saying(std::span<int64_t> words, int64_t place) {
   const auto bytes = std::as_bytes(words);
-  const Agreement& before = agreement_at(line);
+  const Agreement& before = agreement_at(place);
   if (!transport_->votes() || !before.settled) return Saying(bytes);
   const ChangedPart changed = changed_part(bytes);
   if (!std::ranges::equal(bytes.subspan(changed.end), before.said[static_cast<size_t>(rank_)])) return Saying(bytes);
@@ -224,14 +224,14 @@ Saying CommState::saying(std::span<int64_t> words, int64_t line) {
   return repetition;
 }
 
-Agreement& CommState::agree(int64_t call, int64_t line) {
+Agreement& CommState::agree(int64_t call, int64_t place) {
   copies_.resize(said_.size());
   for (size_t r = 0; r < said_.size(); ++r) {
     copies_[r].assign(said_[r].begin(), said_[r].end());
     said_[r] = copies_[r];
   }
-  // Where a loop makes several calls, each of its lines has a place of its own.
-  Agreement& agreement = agreement_at(line);
+  // Where a loop makes several calls, each of its lines, and each operation of a line, has a place of its own.
+  Agreement& agreement = agreement_at(place);
   const bool voted = !all_said();
   agreement.repeated = voted || (agreement.settled && note_said(agreement));
   if (!voted) agreement.number = call;

@@ -74,14 +74,14 @@ class CommState : public std::enable_shared_from_this<CommState> {
   int64_t last_call() const { return calls_; }
   CallName call_name(int64_t number) const { return {number, name_, size_}; }
 
-  // How a record (of words) is said: as a repetition where this rank said the same from that line before, and that helps.
-  Saying saying(std::span<int64_t> words, int64_t line);
+  // How a record (of words) is said: as a repetition where this rank said the same from that place before, and that helps.
+  Saying saying(std::span<int64_t> words, int64_t place);
   // Says `mine` to everybody and returns what everybody said, as it came. Valid until the next exchange.
   const RawRecords& exchange(const Saying& mine, int64_t call, OpCode op, Deadline deadline);
-  // Works out what that was, when all agree; throws on every rank otherwise. The line of the call says where to look for
+  // Works out what that was, when all agree; throws on every rank otherwise. The place of the call says where to look for
   // an earlier one like it. Valid until the next call.
-  Agreement& agree(int64_t call, int64_t line);
-  Agreement& agreement_at(int64_t line) { return agreements_[static_cast<uint64_t>(line) % agreements_.size()]; }
+  Agreement& agree(int64_t call, int64_t place);
+  Agreement& agreement_at(int64_t place) { return agreements_[static_cast<uint64_t>(place) % agreements_.size()]; }
   // What was said in the last exchange; copies of it after agree().
   const RawRecords& said() const { return said_; }
   // Whether that was of all ranks: not where they have voted.

@@ -127,7 +127,7 @@ void put_statement(std::vector<int64_t>& words, const Statement& s) {
   words.insert(words.end(),
                {static_cast<int64_t>(s.op), s.dim, s.split_dim, s.root, static_cast<int64_t>(s.reduction.op),
                 std::bit_cast<int64_t>(s.reduction.factor), std::bit_cast<int64_t>(s.scale), s.extra[0], s.extra[1],
-                static_cast<int64_t>(s.has_x), static_cast<int64_t>(s.tensors.size())});
+                s.flags, static_cast<int64_t>(s.has_x), static_cast<int64_t>(s.tensors.size())});
   for (const Announced& tensor : s.tensors) put_tensor(words, tensor);
   put_list(words, s.in_place);
   put_list(words, s.sizes);
@@ -144,6 +144,7 @@ void get_statement(Reader& reader, Statement& s) {
   s.reduction.factor = std::bit_cast<double>(reader.word());
   s.scale = std::bit_cast<double>(reader.word());
   for (int64_t& value : s.extra) value = reader.word();
+  s.flags = reader.word();
   s.has_x = reader.word_below(2) != 0;
   s.tensors.resize(reader.count(8));
   for (Announced& tensor : s.tensors) reader.tensor(tensor);
@@ -158,7 +159,7 @@ void get_statement(Reader& reader, Statement& s) {
 
 void Statement::reset() {
   op = OpCode::none;
-  dim = split_dim = root = extra[0] = extra[1] = 0;
+  dim = split_dim = root = extra[0] = extra[1] = flags = 0;
   reduction = {};
   scale = 1;
   has_x = false;

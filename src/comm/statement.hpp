@@ -40,6 +40,7 @@ struct Statement {
   Reduction reduction;
   double scale = 1;
   int64_t extra[2] = {0, 0};
+  int64_t flags = 0;
   bool has_x = false;
   std::vector<Announced> tensors;
   std::vector<int64_t> in_place;  // of each output: kApart, kClash, or where x and it share elements

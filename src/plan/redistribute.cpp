@@ -24,8 +24,9 @@ bool is_local(const Step& step) { return step.kind == StepKind::slice || step.ki
 // One rank's way through the steps.
 class Execution {
  public:
-  Execution(CommState& comm, const Plan& plan, const Tensor& x, const Tensor& out, const Site& site)
-      : comm_(comm), plan_(plan), out_(out), site_(site), now_(x) {}
+  Execution(CommState& comm, const Plan& plan, const Tensor& x, const Tensor& out, const Site& site,
+            const detail::RedistributeCall& call = {})
+      : comm_(comm), plan_(plan), out_(out), site_(site), flags_(call.flags), now_(x), problem_(call.problem) {}
 
   Tensor run() {
     const auto& steps = plan_.steps();
@@ -43,6 +44,7 @@ class Execution {
     if (problem_ != nullptr) std::rethrow_exception(problem_);
     return now_;
   }
+  const Sizes& flags_of_all() const { return flags_of_all_; }
 
  private:
   // What goes wrong on this rank alone is told to all by the next step that moves.
@@ -62,10 +64,16 @@ class Execution {
       for (const Mesh* mesh : {&plan_.from().mesh(), &plan_.to().mesh()}) check_ranks(*mesh);
       check_part(plan_.from());
     });
-    const Description description{
-        .op = OpCode::redistribute, .note = &plan_.text(), .dtype = plan_.dtype(), .problem = problem_};
+    say({.op = OpCode::redistribute, .note = &plan_.text(), .dtype = plan_.dtype()});
+  }
+
+  Tensor say(Description description) {
+    description.problem = problem_;
+    description.flags = flags_;
     Outcome outcome;
     detail::execute_now(comm_, description, outcome, site_);
+    flags_of_all_ = std::move(outcome.flags);
+    return std::move(outcome.tensor);
   }
 
   void check_ranks(const Mesh& mesh) const {
@@ -106,17 +114,13 @@ class Execution {
       out = comm_.transport().allocate(plan_.dtype(), part->extent);  // not the caller's memory, which may be x
       fill_identity(out, *exchange.to().pending());
     });
-    const Description description{.op = OpCode::redistribute,
-                                  .x = std::move(now_),
-                                  .out = std::move(out),
-                                  .scale = scaled_ ? plan_.scale() : 1,
-                                  .exchange = stage.exchange,
-                                  .note = &stage.text,
-                                  .dtype = plan_.dtype(),
-                                  .problem = problem_};
-    Outcome outcome;
-    detail::execute_now(comm_, description, outcome, site_);
-    now_ = std::move(outcome.tensor);
+    now_ = say({.op = OpCode::redistribute,
+                .x = std::move(now_),
+                .out = std::move(out),
+                .scale = scaled_ ? plan_.scale() : 1,
+                .exchange = stage.exchange,
+                .note = &stage.text,
+                .dtype = plan_.dtype()});
   }
 
   // The part of this rank, which x must be.
@@ -179,6 +183,8 @@ class Execution {
   const Plan& plan_;
   const Tensor& out_;
   const Site& site_;
+  const int64_t flags_;
+  Sizes flags_of_all_;
   Tensor now_;
   bool scaled_ = false, placed_ = false;  // by the last step
   std::exception_ptr problem_;
@@ -191,6 +197,18 @@ Tensor redistribute(Comm& comm, const Tensor& x, const Plan& plan, const Tensor&
   state.check_open();
   Tensor result;
   state.call([&] { result = Execution(state, plan, x, out, site).run(); });
+  return result;
+}
+
+Tensor detail::redistribute(Comm& comm, const Tensor& x, const Plan& plan, RedistributeCall& call, const Site& site) {
+  CommState& state = comm.state();
+  state.check_open();
+  Tensor result;
+  state.call([&] {
+    Execution execution(state, plan, x, {}, site, call);
+    result = execution.run();
+    call.flags_of_all = execution.flags_of_all();
+  });
   return result;
 }
 

@@ -56,6 +56,7 @@ struct Description {
   Sizes recv_sizes = {};  // all_to_all_v
   bool trusted = false;   // all_gather: without agreement, where the transport can
   int64_t extra[2] = {0, 0};
+  int64_t flags = 0;  // a word for the caller's own use, which may differ: every rank learns those of all
   // redistribute: from which layout to which, and what, as a rank may have no x; the note names both, alike on all ranks.
   std::shared_ptr<const Exchange> exchange = {};
   const std::string* note = nullptr;
@@ -68,6 +69,7 @@ struct Outcome {
   Tensor tensor;
   std::vector<Tensor> parts;
   Sizes sizes;
+  Sizes flags;  // of every rank; empty where all are zero
 };
 
 // Agrees on all of them at once, runs them together, and sets outcomes[i] to
