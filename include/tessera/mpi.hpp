@@ -9,8 +9,9 @@
 namespace tessera {
 
 // The ranks of `comm` as a communicator of tessera's. Collective among them. It is a duplicate: `comm` itself carries no
-// message of tessera's, and may be freed. MPI must be initialised, with MPI_THREAD_FUNNELED or more; asynchronous calls
-// need MPI_THREAD_MULTIPLE. Whoever initialised MPI finalises it, when the Comm is gone.
+// message of tessera's, and may be freed. MPI must be initialised, with MPI_THREAD_FUNNELED or more. Below
+// MPI_THREAD_MULTIPLE other threads get an Error, and asynchronous calls go on only within calls of tessera's: done(),
+// wait(), later collectives. Whoever initialised MPI finalises it, when the Comm is gone.
 // Throws Error, also where tessera was built without this MPI. Cost: one MPI_Comm_dup.
 inline Comm from_mpi(MPI_Comm comm, const RunOptions& options = {}) {
   int flag = 0;

@@ -21,7 +21,8 @@ int current_generation() {
 // A call on the worker.
 class QueuedTask : public Task {
  public:
-  explicit QueuedTask(std::weak_ptr<CommState> comm) : comm_(std::move(comm)) {}
+  // `by_itself`: a worker runs it; else it goes on while its thread asks for it.
+  QueuedTask(std::weak_ptr<CommState> comm, bool by_itself) : by_itself_(by_itself), comm_(std::move(comm)) {}
 
   void finish(std::exception_ptr error) {
     std::lock_guard lock(guard_);
@@ -31,14 +32,15 @@ class QueuedTask : public Task {
   }
   bool done() override {
     if (forked()) return true;
-    std::lock_guard lock(guard_);
-    return done_;
+    if (!by_itself_ && !is_done()) go_on();
+    return is_done();
   }
   void wait() override {
     if (forked())
       throw Error(
           "a Work was started before a fork and cannot be waited for "
           "in the child");
+    while (!by_itself_ && !is_done()) go_on();
     std::unique_lock lock(guard_);
     changed_.wait(lock, [&] { return done_; });
     seen_ = true;
@@ -46,9 +48,11 @@ class QueuedTask : public Task {
   }
   void drop() noexcept override {
     if (forked()) return;
+    const auto comm = comm_.lock();
+    if (!by_itself_ && comm != nullptr && !comm->may_go_on()) return;  // its own thread will
+    while (!by_itself_ && !is_done()) go_on();
     std::unique_lock lock(guard_);
     changed_.wait(lock, [&] { return done_; });
-    const auto comm = comm_.lock();
     // Taken away here: the error is its caller's, and the worker must not be
     // the last to have it.
     const std::exception_ptr error = std::exchange(error_, nullptr);
@@ -59,8 +63,18 @@ class QueuedTask : public Task {
   // The worker lives in the parent, and may have held the lock.
   bool forked() const { return fork_generation.load(std::memory_order_relaxed) != born_in_; }
 
+  bool is_done() const {
+    std::lock_guard lock(guard_);
+    return done_;
+  }
+  void go_on() {
+    if (const auto comm = comm_.lock()) comm->go_on();
+    std::this_thread::yield();
+  }
+
   const int born_in_ = current_generation();
-  std::mutex guard_;
+  const bool by_itself_;
+  mutable std::mutex guard_;
   std::condition_variable changed_;
   bool done_ = false;
   bool seen_ = false;
@@ -123,6 +137,7 @@ void CommState::close(const std::string& farewell) noexcept {
   }
   queue_changed_.notify_all();
   if (worker_.joinable()) worker_.join();
+  while (!fibers_.empty() && fibers_.is_own_thread()) go_on();
   transport_->leave(farewell);
 }
 
@@ -138,11 +153,9 @@ Deadline CommState::deadline() const {
 }
 
 std::shared_ptr<Task> CommState::submit(std::function<void()> fn) {
-  transport_->check_asynchronous();
-  auto task = std::make_shared<QueuedTask>(weak_from_this());
-  std::lock_guard lock(queue_guard_);
-  if (!worker_.joinable()) worker_ = std::thread([this] { work_off(); });
-  queue_.push_back([this, task, fn = std::move(fn)]() mutable {
+  const bool by_itself = !transport_->has_one_thread();
+  auto task = std::make_shared<QueuedTask>(weak_from_this(), by_itself);
+  auto whole = [this, task, fn = std::move(fn)]() mutable {
     std::exception_ptr error;
     try {
       fn();
@@ -152,8 +165,15 @@ std::shared_ptr<Task> CommState::submit(std::function<void()> fn) {
     fn = nullptr;  // the task may outlive its tensors' owner
     pending_.fetch_sub(1);
     task->finish(std::move(error));
-  });
+  };
   pending_.fetch_add(1);
+  if (!by_itself) {
+    fibers_.push(std::move(whole));
+    return task;
+  }
+  std::lock_guard lock(queue_guard_);
+  if (!worker_.joinable()) worker_ = std::thread([this] { work_off(); });
+  queue_.push_back(std::move(whole));
   queue_changed_.notify_all();
   return task;
 }
@@ -184,6 +204,7 @@ void CommState::check_not_forked() const {
 
 void CommState::check_open() {
   if (closed_) throw Error(fmt::format("communicator \"{}\" has ended with its run()", name_));
+  transport_->check_thread();
   check_usable();
 }
 

@@ -19,6 +19,7 @@
 #include <tessera/work.hpp>
 
 #include "comm/agreement.hpp"
+#include "comm/fiber.hpp"
 #include "comm/recorder.hpp"
 #include "comm/transport.hpp"
 
@@ -60,8 +61,15 @@ class CommState : public std::enable_shared_from_this<CommState> {
     if (pending_.load(std::memory_order_acquire) == 0) fn();
     else Work(submit(fn)).wait();
   }
-  // Runs fn on the worker.
+  // Runs fn on the worker; where only one thread may call, it starts now and goes on with that thread (go_on()).
   std::shared_ptr<Task> submit(std::function<void()> fn);
+
+  // Lets all that was started by this thread go on, on other communicators too. Throws Error on another thread.
+  void go_on() {
+    fibers_.check_thread();
+    FiberQueue::progress_all();
+  }
+  bool may_go_on() const { return fibers_.is_own_thread(); }
 
   // Throws where this communicator cannot be used: in a forked child, after an
   // abort. A new call asks for an open one too: what is pending when it closes
@@ -134,6 +142,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   std::atomic<bool> closed_{false};
   std::atomic<bool> told_{false};  // this rank has thrown the verdict
   std::thread worker_;
+  FiberQueue fibers_;  // instead of a worker
   std::exception_ptr deferred_;
   std::atomic<bool> has_deferred_{false};
 

@@ -130,8 +130,9 @@ class Transport {
   virtual bool gathers_trusted(int64_t /*rows*/, int64_t /*row_bytes*/) const { return false; }
   virtual void gather_trusted(const Tensor& /*x*/, const Tensor& /*out*/, size_t /*dim*/, const Sizes&) {}
 
-  // Throws Error where only one thread may call, so that no call can go on by itself.
-  virtual void check_asynchronous() const {}
+  // Whether only one thread may call: then what is asynchronous goes on in that thread's later calls.
+  virtual bool has_one_thread() const { return false; }
+  virtual void check_thread() const {}  // throws Error on another one
 
   // Lets a test look in, where one watches; also at a move that the transport does not run: of what travelled within the
   // records.

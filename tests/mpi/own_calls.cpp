@@ -1,6 +1,7 @@
 // A program with calls of its own around tessera's: MPI is the program's, from MPI_Init_thread() to MPI_Finalize().
 #include <cstdio>
 #include <cstdlib>
+#include <thread>
 
 #include <tessera/mpi.hpp>
 #include <tessera/tessera.hpp>
@@ -25,6 +26,36 @@ bool is_refused(Fn&& fn) {
   return false;
 }
 
+// MPI is for one thread here, so what is started goes on with it.
+void asynchronous(Comm& a, Comm& b) {
+  const int64_t n = a.size(), me = a.rank();
+  const auto sum = [&](Comm& comm, int64_t value, int64_t length) {
+    return start(comm, AllReduce{.x = Tensor::full(DType::i64, {length}, value)});
+  };
+  for (const int64_t length : {1, 1000, 300'000}) {
+    auto first = sum(a, 1, length), second = sum(a, 2, length), other = sum(b, 3, length);
+    // One rank waits for what another one waits for last.
+    if (me % 2 == 0) require(first.get().at<int64_t>(length - 1) == n, "the first sum");
+    require(other.get().at<int64_t>(length - 1) == 3 * n, "a sum on another communicator");
+    if (me % 2 != 0) require(first.get().at<int64_t>(length - 1) == n, "the first sum");
+    while (!second.done()) {}
+    require(second.get().at<int64_t>(length - 1) == 2 * n, "the second sum");
+  }
+  sum(a, 1, 1000);  // dropped, and so over before the next one
+  auto left = sum(a, 4, 1000);
+  require(all_reduce(a, Tensor::full(DType::i64, {1}, me)).at<int64_t>(0) == n * (n - 1) / 2,
+          "a sum after pending ones");
+  require(left.done(), "the order of calls");
+  // On one host no call is one of MPI's, and any thread will do.
+  if (n == 1 || std::atoi(std::getenv("TESSERA_HOSTS")) == 1) return;
+  auto mine = sum(a, 5, 1000);
+  std::thread([&] {
+    require(is_refused([&] { mine.wait(); }), "that another thread waits");
+    require(is_refused([&] { b.barrier(); }), "that another thread calls MPI");
+  }).join();
+  require(mine.get().at<int64_t>(0) == 5 * n, "a sum that another thread asked for");
+}
+
 // Messages of the program's are on their way on the very communicator that tessera was given, with a tag that it has too.
 void use(MPI_Comm half) {
   int rank = 0, size = 0;
@@ -41,9 +72,9 @@ void use(MPI_Comm half) {
   MPI_Isend(&sent, 1, MPI_INT, (rank + 1) % size, 1, half, &requests[1]);
   MPI_Waitall(2, requests, MPI_STATUSES_IGNORE);
   require(received == 100 + left, "the program's own message");
-  require(is_refused([&] { start(comm, AllReduce{.x = all}); }), "that a second thread calls MPI");
   MPI_Comm_free(&half);
   Comm again = comm.split(0);
+  asynchronous(comm, again);
   require(all_reduce(again, Tensor::full(DType::i64, {100'000}, 1)).at<int64_t>(99'999) == size, "the sum");
 }
 

@@ -56,7 +56,7 @@ foreach(mpi openmpi mpich)
   set_target_properties(mpi_counted_${mpi} PROPERTIES ENABLE_EXPORTS ON)  # so that its functions come before MPI's
   foreach(hosts 1 2 4)
     tessera_mpi_test(${mpi} plain_on_${hosts} 4 right $<TARGET_FILE:mpi_plain> works)
-    tessera_mpi_test(${mpi} own_calls_on_${hosts} 4 right $<TARGET_FILE:mpi_own_calls_${mpi}>)
+    tessera_mpi_test(${mpi} own_calls_on_${hosts} 7 right $<TARGET_FILE:mpi_own_calls_${mpi}>)
     tessera_mpi_test(${mpi} hosts_${hosts} 7 right $<TARGET_FILE:mpi_plain> hosts)
     tessera_mpi_test(${mpi} absent_on_${hosts} 4 absent $<TARGET_FILE:mpi_plain> absent)
     tessera_mpi_test(${mpi} killed_on_${hosts} 4 killed $<TARGET_FILE:mpi_plain> killed)

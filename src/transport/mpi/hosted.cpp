@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "comm/fiber.hpp"
 #include "comm/statement.hpp"
 #include "transport/mpi/share.hpp"
 
@@ -95,6 +96,7 @@ auto HostedTransport::on_host(Fn&& fn) const {
 
 // An error of a message is its own waiter's, who will find it again.
 std::chrono::nanoseconds HostedTransport::idle() noexcept {
+  if (let_others_go_on()) return {};
   if (!world_->may_call()) return kIdleNap;
   try {
     wide_->listen();
@@ -103,10 +105,6 @@ std::chrono::nanoseconds HostedTransport::idle() noexcept {
   } catch (...) {
     return kIdleNap;
   }
-}
-
-void HostedTransport::check_asynchronous() const {
-  if (!is_alone()) world_->check_threads();  // else no call is one of MPI's
 }
 
 void HostedTransport::exchange(const Saying& mine, uint64_t call, std::vector<std::span<const std::byte>>& records,

@@ -30,7 +30,10 @@ class HostedTransport : public Transport {
     wide_->gather_trusted(x, out, dim, sizes);
   }
   bool votes() const override { return !is_alone() && wide_->votes(); }
-  void check_asynchronous() const override;
+  bool has_one_thread() const override { return !is_alone() && world_->has_one_thread(); }
+  void check_thread() const override {
+    if (!is_alone()) world_->check_thread();
+  }
   std::unique_ptr<Ticket> post_send(const Tensor& tensor, int to, int64_t tag, const std::string& site) override;
   std::unique_ptr<Ticket> post_receive(const Tensor& out, int from, int64_t tag, const std::string& site,
                                        bool started) override;

@@ -36,7 +36,8 @@ class MpiTransport : public Transport {
   }
   void gather_trusted(const Tensor& x, const Tensor& out, size_t dim, const Sizes& sizes) override;
   bool votes() const override { return circle_.size() >= voters_; }
-  void check_asynchronous() const override { world_->check_threads(); }
+  bool has_one_thread() const override { return world_->has_one_thread(); }
+  void check_thread() const override { world_->check_thread(); }
   std::unique_ptr<Ticket> post_send(const Tensor& tensor, int to, int64_t tag, const std::string& site) override;
   std::unique_ptr<Ticket> post_receive(const Tensor& out, int from, int64_t tag, const std::string& site,
                                        bool started) override;

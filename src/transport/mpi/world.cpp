@@ -8,6 +8,8 @@
 
 #include <tessera/error.hpp>
 
+#include "comm/fiber.hpp"
+
 namespace tessera::mpi {
 
 std::shared_ptr<World> World::of(const std::string& mpi) {
@@ -81,13 +83,6 @@ bool World::part() {
 void World::check_thread() const {
   if (may_call()) return;
   throw Error("MPI was initialised for calls of one thread only, and this is another: use MPI_THREAD_MULTIPLE");
-}
-
-void World::check_threads() const {
-  if (level_ >= multiple) return;
-  throw Error(
-      "MPI was initialised for calls of one thread only: initialise it with MPI_THREAD_MULTIPLE for asynchronous "
-      "calls");
 }
 
 void World::send_text(CommHandle comm, int to, int32_t tag, std::string text) {
@@ -173,7 +168,7 @@ bool next_control(World& world, CommHandle comm, Control& control) {
 void Patience::pause() {
   constexpr int64_t kSpins = 20, kYields = 5000;
   ++count_;
-  if (count_ < kSpins) return;
+  if (let_others_go_on() || count_ < kSpins) return;
   if (count_ < kYields) sched_yield();
   else std::this_thread::sleep_for(std::chrono::microseconds(50));
 }

@@ -39,9 +39,9 @@ class World {
 
   const Api& api() const { return api_; }
   void check(int code, const char* what) const { mpi::check(api_, code, what); }
-  // Throw Error where MPI does not let this thread call it, or no other one.
+  // Throws Error where MPI does not let this thread call it.
   void check_thread() const;
-  void check_threads() const;
+  bool has_one_thread() const { return level_ < multiple; }
   // Whether MPI lets this thread call it.
   bool may_call() const { return level_ >= multiple || std::this_thread::get_id() == main_; }
   // A communicator is dead: finalising may have to wait for a peer that never comes.

@@ -1,0 +1,67 @@
+// Calls that go on on their caller's thread, a bit at a time: for where no other thread may call what they wait for. Each
+// has a stack of its own, and whoever waits on that thread lets all of them go on.
+#pragma once
+
+#include <ucontext.h>
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <thread>
+
+namespace tessera {
+
+class Fiber {
+ public:
+  explicit Fiber(std::function<void()> fn);  // which must not throw
+  ~Fiber();
+  Fiber(const Fiber&) = delete;
+  Fiber& operator=(const Fiber&) = delete;
+
+  // Runs it until it pauses or ends. True: it has ended.
+  bool resume();
+  // Whether the caller is one; and back from it to whoever resumed it.
+  static bool inside();
+  static void pause();
+
+ private:
+  static void enter();
+  void change(ucontext_t& from, ucontext_t& to);
+
+  std::function<void()> fn_;
+  std::byte* stack_;
+  ucontext_t here_ = {}, there_ = {};
+  // What the C++ runtime keeps of exceptions by thread: each side has its own.
+  struct Exceptions {
+    void* caught = nullptr;
+    unsigned int uncaught = 0;
+  } exceptions_;
+  bool ended_ = false;
+};
+
+// One after the other. For the thread that made the first of them.
+class FiberQueue {
+ public:
+  ~FiberQueue();
+  // Starts it if it is the first.
+  void push(std::function<void()> fn);
+  // Throws Error on another thread than its own.
+  void check_thread() const;
+  bool empty() const { return fibers_.empty(); }
+  bool is_own_thread() const { return owner_ == std::this_thread::get_id(); }
+
+  // All of this thread, where it is in none of them.
+  static void progress_all();
+
+ private:
+  void progress();
+
+  std::deque<std::unique_ptr<Fiber>> fibers_;
+  std::thread::id owner_;
+  bool running_ = false;
+};
+
+// For loops that wait: lets others of this thread go on. True: it was a fiber that paused, and has waited enough.
+bool let_others_go_on();
+
+}  // namespace tessera
