@@ -84,8 +84,10 @@ void add_options(CLI::App& command, BenchOptions& options) {
   command.add_option("--ranks", options.ranks, fmt::format("How many ranks, 1 to {}; 2 if not given", kMostBenchRanks))
       ->check(range.description(""))
       ->type_name("N");
-  command.add_option("--transport", options.transport, "shm: processes, also the default; or threads of one process")
-      ->check(one_of({"shm", "threads"}))
+  command
+      .add_option("--transport", options.transport,
+                  "shm: processes, also the default; threads of one process; mpi (Open MPI) or mpich: under its mpirun")
+      ->check(one_of({"shm", "threads", "mpi", "openmpi", "mpich"}))
       ->type_name("T");
   list("--sizes", options.sizes, "Mean bytes a rank brings; 1KiB,64KiB,1MiB,32MiB if not given", a_size())
       ->type_name("S,…");
@@ -100,8 +102,9 @@ void add_options(CLI::App& command, BenchOptions& options) {
   list("--memory", options.memory, "Of tessera's input: heap (the communicator's) or ordinary",
        one_of({"heap", "ordinary"}))
       ->type_name("M,…");
-  list("--output", options.output, "Of tessera: recycled by its pool, also the default, fresh, or given",
-       one_of({"recycled", "fresh", "given"}))
+  list("--output", options.output,
+       "Of tessera: recycled by its pool, also the default, fresh, given, or trusted (sizes too)",
+       one_of({"recycled", "fresh", "given", "trusted"}))
       ->type_name("O,…");
   command.add_option("--seconds", options.seconds, "For each contender and case; 0.5 if not given")
       ->check(CLI::PositiveNumber.description(""))
@@ -114,10 +117,11 @@ void add_options(CLI::App& command, BenchOptions& options) {
 
 int bench(BenchOptions options) {
   options.against = rivals(options.against);
+  if (options.transport == "mpi") options.transport = "openmpi";
   // On threads all memory is alike.
   if (options.memory.empty()) {
-    options.memory = options.transport == "shm" ? std::vector<std::string>{"heap", "ordinary"}
-                                                : std::vector<std::string>{"ordinary"};
+    options.memory = options.transport == "threads" ? std::vector<std::string>{"ordinary"}
+                                                    : std::vector<std::string>{"heap", "ordinary"};
   }
   try {
     make_cases(options, 1);

@@ -49,11 +49,17 @@ class PlayerLauncher {
 
   Launch ours(const std::string& name) const {
     std::vector<std::string> words{self_, "bench-player", options_.transport, name, session_.socket(), ranks()};
-    if (options_.transport == "shm") words.insert(words.begin(), {self_, "run", "-n", ranks(), "--no-prefix", "--"});
+    std::vector<std::string> launcher;
+    if (options_.transport == "shm") launcher = {self_, "run", "-n", ranks(), "--no-prefix", "--"};
+    if (options_.transport == "openmpi") launcher = openmpi_run();
+    if (options_.transport == "mpich") launcher = {TESSERA_MPICH_RUN, "-n", ranks()};
+    if (!launcher.empty() && launcher[0].empty())
+      throw Error(options_.transport + " was not there when this was built");
+    words.insert(words.begin(), launcher.begin(), launcher.end());
     return {name, {std::move(words)}};
   }
 
-  Launch openmpi(const std::string& name) const {
+  std::vector<std::string> openmpi_run() const {
     std::vector<std::string> words{TESSERA_OPENMPI_RUN, "-n", ranks(), "--bind-to", "none"};
     // Only where it must be: told that cores are shared, Open MPI gives its core away whenever it waits.
     if (options_.ranks > static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN))) words.emplace_back("--oversubscribe");
@@ -62,7 +68,11 @@ class PlayerLauncher {
       words.emplace_back(word);
     }
     words.push_back(session_.directory());
-    return mpi(name, std::move(words), "player_openmpi", "apt-get install libopenmpi-dev openmpi-bin");
+    return words;
+  }
+
+  Launch openmpi(const std::string& name) const {
+    return mpi(name, openmpi_run(), "player_openmpi", "apt-get install libopenmpi-dev openmpi-bin");
   }
 
   Launch mpich(const std::string& name) const {

@@ -1,7 +1,12 @@
 // `tessera run`: its options.
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <thread>
@@ -14,6 +19,8 @@
 
 namespace tessera::cli {
 namespace {
+
+constexpr int kNoProgram = 127;  // as shells have it
 
 // "512", "64MB", "8GiB" → bytes. Throws CLI::ValidationError.
 int64_t parse_bytes(const std::string& text) {
@@ -48,6 +55,7 @@ std::string check_seconds(const std::string& text, bool zero_works) {
 
 struct RunOptions {
   Job job;
+  std::string transport = "shm";
   std::string heap;
   bool bind = false;
   bool no_prefix = false;
@@ -63,6 +71,15 @@ void add_options(CLI::App& command, RunOptions& options) {
       ->check(ranks.description(""))
       ->type_name("N")
       ->capture_default_str();
+  command
+      .add_option("--transport", options.transport,
+                  "shm: processes of this machine, also the default; mpi: hands over to mpirun")
+      ->check(CLI::Validator(
+          [](const std::string& word) {
+            return word == "shm" || word == "mpi" ? std::string() : word + " is neither shm nor mpi";
+          },
+          ""))
+      ->type_name("T");
   command.add_flag("--bind", options.bind, "Bind each rank to cores of its own");
   command.add_flag("--no-prefix", options.no_prefix, "Ranks print for themselves, without [rank] before each line");
   command.add_option("--timeout", options.job.timeout, "How long a call waits for a peer, in seconds")
@@ -88,9 +105,27 @@ std::vector<std::string> program_of(const CLI::App& command, const std::vector<s
   return words;
 }
 
+// This process becomes mpirun, whose end is then this command's. What stands after "--" is its own.
+int hand_over_to_mpirun(const CLI::App& command, const Job& job) {
+  for (const char* ours : {"--bind", "--no-prefix", "--heap", "--keep-going", "--grace", "--verbose"}) {
+    if (command.count(ours) == 0) continue;
+    throw CLI::ValidationError(ours, "does not work with --transport mpi; options of mpirun's go after \"--\"");
+  }
+  if (!job.timeout.empty()) setenv("TESSERA_TIMEOUT", job.timeout.c_str(), 1);
+  std::vector<std::string> words{"mpirun", "-n", std::to_string(job.ranks)};
+  words.insert(words.end(), job.command.begin(), job.command.end());
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  execvp(arguments[0], arguments.data());
+  fmt::print(stderr, "tessera run: mpirun: {}; install an MPI, such as openmpi-bin or mpich\n", std::strerror(errno));
+  return kNoProgram;
+}
+
 int run_program(const CLI::App& command, RunOptions& options, const std::vector<std::string>& from_dashes) {
   Job& job = options.job;
   job.command = program_of(command, from_dashes);
+  if (options.transport == "mpi") return hand_over_to_mpirun(command, job);
   job.prefix = !options.no_prefix;
   if (!options.heap.empty()) job.heap_bytes = parse_bytes(options.heap);
   if (options.bind) job.cpus = bind_ranks(job.ranks);

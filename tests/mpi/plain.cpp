@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 
 #include <tessera/tessera.hpp>
@@ -180,6 +181,21 @@ void hosts(Comm& comm) {
   require(comm.stats().bytes_within_host == 0, "the statistics after a reset");
 }
 
+// More elements than an int counts, all in one piece of one rank.
+void huge(Comm& comm) {
+  const int64_t rows = (int64_t{1} << 31) / 4096 + 3, me = comm.rank();
+  Tensor mine = Tensor::empty(DType::u8, {me == 0 ? rows : 1, 4096});
+  for (int64_t row = 0; row < mine.shape(0); ++row) {
+    std::memset(mine.data() + row * 4096, static_cast<int>(row % 251 + me), 4096);
+  }
+  const Tensor all = all_gather(comm, mine, 0).tensor;
+  require(all.elements() > INT32_MAX && all.shape(0) == rows + comm.size() - 1, "the size");
+  for (int64_t row = 0; row < rows; row += 7) {
+    require(all.at<uint8_t>(row, row % 4096) == static_cast<uint8_t>(row % 251), "a row of a huge tensor");
+  }
+  require(all.at<uint8_t>(rows, 4095) == 1, "the row behind it");
+}
+
 // The last rank does not come, and later ends by itself if nobody ends it.
 void absent(Comm& comm) {
   if (comm.rank() == comm.size() - 1) {
@@ -219,6 +235,7 @@ int main(int argc, char** argv) {
   try {
     if (what == "works") works(comm);
     if (what == "hosts") hosts(comm);
+    if (what == "huge") huge(comm);
     if (what == "absent") absent(comm);
     if (what == "killed") killed(comm);
     if (what == "leaves") leaves(std::move(comm));

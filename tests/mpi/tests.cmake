@@ -73,6 +73,26 @@ foreach(mpi openmpi mpich)
   tessera_on_hosts(${mpi} plain_vote_on_hosts 2 TESSERA_VOTE_FROM=2)
   tessera_mpi_test(${mpi} absent_vote 4 absent $<TARGET_FILE:mpi_plain> absent)
   tessera_on_hosts(${mpi} absent_vote 4 TESSERA_VOTE_FROM=2)
+  tessera_mpi_test(${mpi} Huge 2 right $<TARGET_FILE:mpi_plain> huge)
+  tessera_on_hosts(${mpi} Huge 2)
   tessera_mpi_test(${mpi} counted 4 right $<TARGET_FILE:mpi_counted_${mpi}>)
   tessera_on_hosts(${mpi} counted 4 TESSERA_VOTE_FROM=2)
 endforeach()
+
+# Whichever MPI mpirun belongs to; the variables are Open MPI's.
+find_program(TESSERA_MPIRUN mpirun)
+if(TESSERA_MPIRUN AND TARGET tessera_cli)
+  add_test(NAME mpi.run_hands_over COMMAND tessera_cli run --transport mpi -n 2 -- $<TARGET_FILE:mpi_plain> works)
+  set_tests_properties(mpi.run_hands_over PROPERTIES LABELS mpi TIMEOUT ${TESSERA_TEST_TIMEOUT} RUN_SERIAL ON
+    ENVIRONMENT "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;OMPI_MCA_rmaps_base_oversubscribe=1"
+    PASS_REGULAR_EXPRESSION "rank 1 of 2 is right")
+  foreach(mpi openmpi mpich)
+    if(TARGET bench_player_${mpi})
+      add_test(NAME mpi.bench_${mpi}
+               COMMAND tessera_cli bench all_gather --transport ${mpi} --ranks 3 --sizes 1KiB,64KiB --against none
+                       --seconds 0.05 --output recycled,trusted)
+      set_tests_properties(mpi.bench_${mpi} PROPERTIES LABELS mpi TIMEOUT ${TESSERA_TEST_TIMEOUT} RUN_SERIAL ON
+                           ENVIRONMENT TESSERA_HOSTS=2)
+    endif()
+  endforeach()
+endif()
