@@ -184,7 +184,8 @@ class Engine {
     plan.counted = {};
     size_t first = 0;
     for (const Arranged& arranged : plan.arranged) {
-      append_moves(arranged, comm_.rank(), static_cast<int>(first), w_.mine, plan.rounds);
+      append_moves(arranged, comm_.rank(), static_cast<int>(first), w_.mine, comm_.transport().owners_send(),
+                   plan.rounds);
       first += 1 + output_count(arranged.op, comm_.size());
     }
     for (const Move& round : plan.rounds.all()) count(round, plan.counted);

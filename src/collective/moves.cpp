@@ -74,6 +74,11 @@ class Mover {
     move_.terms.push_back(term);
   }
 
+  // A box of one tensor that another rank has, or the same box of another tensor of this rank's.
+  void fetch(int tensor, const Box& box, const Term& from) {
+    if (!box.empty()) copy(tensor, box, from, {});
+  }
+
   void send(int to, int tensor, const Box& box) {
     if (to != rank_) move_.sends.push_back({to, tensor, box});
   }
@@ -117,6 +122,51 @@ void append_exchange(const Arranged& a, int rank, int x, int out, std::span<cons
   for (const Overlap& sent : exchange.sends(rank)) mover.send(sent.rank, x, sent.box.relative_to(own->offset));
 }
 
+// What a wire carries in the time that a second round takes, or more: with 1 MiB in all, 4 ranks over TCP gain nothing.
+constexpr int64_t kRoundBytes = int64_t{2} << 20;
+
+SpreadGather::Stretch intersect(SpreadGather::Stretch a, SpreadGather::Stretch b) {
+  return {std::max(a.begin, b.begin), std::min(a.end, b.end)};
+}
+
+Box rows_of(const Arranged& a, SpreadGather::Stretch rows, int64_t origin) {
+  Box box = Box::whole(a.to.shape());
+  box.offset[static_cast<size_t>(a.dim)] = rows.begin - origin;
+  box.extent[static_cast<size_t>(a.dim)] = std::max<int64_t>(rows.end - rows.begin, 0);
+  return box;
+}
+
+int64_t row_bytes(const Arranged& a) {
+  Dims row = a.to.shape();
+  row[static_cast<size_t>(a.dim)] = 1;
+  return volume(row) * size_bytes(a.dtype);
+}
+
+void append_spread(const Arranged& a, const SpreadGather& spread, int rank, int x, std::span<const Tensor> mine,
+                   Rounds& rounds) {
+  const int out = x + 1, ranks = a.to.ranks();
+  const SpreadGather::Stretch own = spread.own(rank);
+  rounds[1];  // both exist before either is referred to
+  Mover first(rank, mine, rounds[0]), second(rank, mine, rounds[1]);
+  first.fetch(out, rows_of(a, own, 0), {rank, x, rows_of(a, own, own.begin)});
+  for (int peer = 0; peer < ranks; ++peer) {
+    if (peer == rank) continue;
+    const auto coming = spread.first(peer, rank), going = spread.first(rank, peer);
+    first.fetch(out, rows_of(a, coming, 0), {peer, x, rows_of(a, coming, spread.own(peer).begin)});
+    if (!going.empty()) first.send(peer, x, rows_of(a, going, own.begin));
+    for (const auto& rows : spread.second(peer, rank)) {
+      second.fetch(out, rows_of(a, rows, 0), {peer, out, rows_of(a, rows, 0)});
+    }
+    for (const auto& rows : spread.second(rank, peer)) {
+      if (!rows.empty()) second.send(peer, out, rows_of(a, rows, 0));
+    }
+  }
+}
+
+bool may_spread(const Arranged& a) {
+  return a.op == OpCode::all_gather && !a.as_parts && a.reduction.op != ReduceOp::premul_sum;
+}
+
 bool reduces_in_one_round(const Arranged& a) {
   // With shared elements ranks would read what others are writing over.
   return !a.shares_elements && volume(a.to.shape()) * size_bytes(a.dtype) <= kOneRoundBytes;
@@ -131,6 +181,40 @@ AxisPlacement cut_for(const Dims& shape, int ranks) {
 }
 
 }  // namespace
+
+SpreadGather::SpreadGather(const Sizes& sizes) {
+  const auto ranks = static_cast<int64_t>(sizes.size());
+  const int64_t total = std::accumulate(sizes.begin(), sizes.end(), int64_t{0}), each = total / ranks;
+  for (int64_t r = 0, at = 0, even = 0; r < ranks; ++r) {
+    const int64_t length = each + (r < total % ranks ? 1 : 0), size = sizes[static_cast<size_t>(r)];
+    owns_.push_back({at, at + size});
+    evens_.push_back({even, even + length});
+    at += size;
+    even += length;
+  }
+}
+
+SpreadGather::Stretch SpreadGather::first(int from, int to) const { return intersect(own(from), even(to)); }
+
+// A rank's own rows do not come back to it.
+std::array<SpreadGather::Stretch, 2> SpreadGather::second(int from, int to) const {
+  const Stretch all = even(from), has = own(to);
+  if (has.empty()) return {all, {}};
+  return {intersect(all, {all.begin, has.begin}), intersect(all, {has.end, all.end})};
+}
+
+// By the rank that sends most in each round.
+bool SpreadGather::pays(int64_t row_bytes) const {
+  const auto ranks = static_cast<int>(owns_.size());
+  const auto length = [](const Stretch& s) { return std::max<int64_t>(s.end - s.begin, 0); };
+  int64_t direct = 0, one = 0, two = 0;
+  for (int r = 0; r < ranks; ++r) {
+    direct = std::max(direct, length(own(r)) * (ranks - 1));
+    one = std::max(one, length(own(r)) - length(first(r, r)));
+    two = std::max(two, length(even(r)) * (ranks - 1));
+  }
+  return 2 * direct >= 3 * (one + two) && direct - one - two > kRoundBytes / std::max<int64_t>(row_bytes, 1);
+}
 
 Move& Rounds::operator[](size_t number) {
   if (moves_.size() <= number) moves_.resize(number + 1);
@@ -147,8 +231,13 @@ void Rounds::clear() {
   count_ = 0;
 }
 
-void append_moves(const Arranged& a, int rank, int first_tensor, std::span<const Tensor> mine, Rounds& rounds) {
+void append_moves(const Arranged& a, int rank, int first_tensor, std::span<const Tensor> mine, bool owners_send,
+                  Rounds& rounds) {
   if (!a.moves) return;
+  if (owners_send && may_spread(a)) {
+    const SpreadGather spread(a.sizes);
+    if (spread.pays(row_bytes(a))) return append_spread(a, spread, rank, first_tensor, mine, rounds);
+  }
   const int x = first_tensor, out = first_tensor + 1;
   Mover first(rank, mine, rounds[0]);
   if (a.exchange != nullptr) {

@@ -1,6 +1,7 @@
 // From an arranged operation to one rank's moves.
 #pragma once
 
+#include <array>
 #include <span>
 #include <vector>
 
@@ -25,9 +26,33 @@ class Rounds {
   size_t count_ = 0;
 };
 
+// A gather in two rounds, for where owners send: first each rank gets an even stretch of the whole, then all get that from
+// it. So the time follows the total, where a rank that has most of it would send it to each of the others.
+class SpreadGather {
+ public:
+  explicit SpreadGather(const Sizes& sizes);
+  // Whether it makes up for the second round. The same on every rank.
+  bool pays(int64_t row_bytes) const;
+
+  struct Stretch {
+    int64_t begin = 0, end = 0;
+    bool empty() const { return begin >= end; }
+  };
+  Stretch own(int rank) const { return owns_[static_cast<size_t>(rank)]; }
+  Stretch even(int rank) const { return evens_[static_cast<size_t>(rank)]; }
+  // What one rank sends another in each of the rounds.
+  Stretch first(int from, int to) const;
+  std::array<Stretch, 2> second(int from, int to) const;
+
+ private:
+  std::vector<Stretch> owns_, evens_;
+};
+
 // Appends `rank`'s part of the operation to the rounds. first_tensor is the
 // number of the operation's x; its outputs follow. `mine` are this rank's
 // tensors: what already lies in its place is not moved.
-void append_moves(const Arranged& arranged, int rank, int first_tensor, std::span<const Tensor> mine, Rounds& rounds);
+// `owners_send`: as the transport says.
+void append_moves(const Arranged& arranged, int rank, int first_tensor, std::span<const Tensor> mine, bool owners_send,
+                  Rounds& rounds);
 
 }  // namespace tessera

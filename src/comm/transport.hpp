@@ -134,6 +134,9 @@ class Transport {
   virtual bool has_one_thread() const { return false; }
   virtual void check_thread() const {}  // throws Error on another one
 
+  // Whether each reader of a tensor costs its owner the time to send it.
+  virtual bool owners_send() const { return false; }
+
   // Lets a test look in, where one watches; also at a move that the transport does not run: of what travelled within the
   // records.
   void look_in(Moment moment) {

@@ -54,6 +54,31 @@ void reduce(Comm& comm, int64_t columns) {
   }
 }
 
+// One rank has nearly all: where ranks are hosts it is spread over all first, and its rows do not come back to it.
+void one_has_all(Comm& comm) {
+  const int64_t n = comm.size(), me = comm.rank(), most = 4000, has = n / 2;
+  const auto rows_of = [&](int64_t r) { return r == has ? most : r % 2; };
+  int64_t first = 0, rows = 0;
+  for (int64_t r = 0; r < n; ++r) {
+    if (r < me) first += rows_of(r);
+    rows += rows_of(r);
+  }
+  for (const int64_t dim : {0, 1}) {
+    Tensor mine = Tensor::empty(DType::i64, dim == 0 ? Dims{rows_of(me), 100} : Dims{100, rows_of(me)});
+    mine.fill([&](auto index) {
+      return value(first + index[static_cast<size_t>(dim)], index[static_cast<size_t>(1 - dim)]);
+    });
+    comm.reset_stats();
+    const Tensor all = all_gather(comm, mine, dim).tensor;
+    require(comm.stats().bytes_received == (rows - rows_of(me)) * 800, "the number of bytes that came");
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t c = 0; c < 100; c += 7) {
+        require((dim == 0 ? all.at<int64_t>(row, c) : all.at<int64_t>(c, row)) == value(row, c), "a spread row");
+      }
+    }
+  }
+}
+
 void in_groups(Comm& comm) {
   Comm half = comm.split(comm.rank() % 2, -comm.rank());
   const Tensor ranks = all_gather(half, Tensor::full(DType::i64, {1}, comm.rank()), 0).tensor;
@@ -127,6 +152,7 @@ void works(Comm& comm) {
     reduce(comm, columns);
   }
   gather(comm, 2'000'000);  // 16 MB a row
+  one_has_all(comm);
   in_groups(comm);
   messages(comm);
   for (int i = 0; i < 3; ++i) mismatch(comm);
