@@ -26,9 +26,9 @@ foreach(mpi openmpi mpich)
   endif()
 endforeach()
 
-# A program finds them where they were built or installed, wherever it lies itself. (By themselves, as a definition of one
+# A program of the build finds them where they were built, others where they are installed. (By themselves, as a definition of one
 # source would reach all that are compiled with it.)
 set_source_files_properties(${mpi_folder}/library.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 set_property(SOURCE ${mpi_folder}/library.cpp APPEND PROPERTY COMPILE_DEFINITIONS
-             TESSERA_MPI_BUILT="${mpi_built}"
+             TESSERA_BUILD_ROOT="${CMAKE_BINARY_DIR}" TESSERA_MPI_BUILT="${mpi_built}"
              TESSERA_MPI_INSTALLED="${CMAKE_INSTALL_FULL_LIBDIR}/tessera")

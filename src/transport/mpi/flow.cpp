@@ -44,12 +44,13 @@ Flow::Flow(World& world, CommHandle comm, int rank, const Move& move, std::span<
   list_units();
 }
 
-// What could not be ended keeps the tensors, so that whatever it still touches is nobody else's.
+// MPI cannot take back what a peer has begun to answer: a live one ends it within this time. What is left then keeps the
+// tensors, so that whatever it still touches is nobody else's; only a view of the caller's memory cannot be kept so.
 Flow::~Flow() {
   for (size_t i = 0; i < requests_.size(); ++i) {
     if (!pending_[i].is_send) world_.api().cancel(requests_[i]);
   }
-  const auto end = Clock::now() + std::chrono::milliseconds(200);
+  const auto end = Clock::now() + std::chrono::seconds(1);
   for (Patience patience; !requests_.empty() && Clock::now() < end; patience.pause()) {
     int32_t done = 0;
     which_.resize(requests_.size());

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
@@ -27,6 +28,10 @@ fs::path own_folder() {
   return fs::path(info.dli_fname).parent_path();
 }
 
+bool lies_in(const fs::path& path, const fs::path& folder) {
+  return std::mismatch(folder.begin(), folder.end(), path.begin(), path.end()).first == folder.end();
+}
+
 // Beside the library or the program, where it was built, where it is installed, and where the system looks.
 std::vector<std::string> places_of(const std::string& file) {
   std::vector<std::string> places;
@@ -35,9 +40,11 @@ std::vector<std::string> places_of(const std::string& file) {
   std::error_code none;
   const fs::path program = fs::read_symlink("/proc/self/exe", none);
   if (!program.empty()) places.push_back(program.parent_path().parent_path() / "lib" / "tessera" / file);
-  for (const char* folder : {TESSERA_MPI_BUILT, TESSERA_MPI_INSTALLED}) {
-    if (*folder != 0) places.push_back(fs::path(folder) / file);
+  // What is installed takes nothing out of the folder that it was built in, where anybody may have put something since.
+  if (lies_in(program, TESSERA_BUILD_ROOT) || lies_in(own_folder(), TESSERA_BUILD_ROOT)) {
+    places.push_back(fs::path(TESSERA_MPI_BUILT) / file);
   }
+  places.push_back(fs::path(TESSERA_MPI_INSTALLED) / file);
   places.push_back(file);
   return places;
 }
