@@ -239,10 +239,11 @@ void killed(Comm& comm) {
   comm.barrier();
 }
 
-// The last rank leaves its communicator and lives on.
-void leaves(Comm comm) {
-  if (comm.rank() == comm.size() - 1) return;
-  comm.barrier();
+// The last rank leaves its communicator and lives on. The others keep theirs until they have told of it: behind
+// MPI_Finalize() the first that ends badly ends them all.
+void leaves(Comm& comm) {
+  if (comm.rank() == comm.size() - 1) comm = Comm();
+  else comm.barrier();
 }
 
 }  // namespace
@@ -264,7 +265,7 @@ int main(int argc, char** argv) {
     if (what == "huge") huge(comm);
     if (what == "absent") absent(comm);
     if (what == "killed") killed(comm);
-    if (what == "leaves") leaves(std::move(comm));
+    if (what == "leaves") leaves(comm);
   } catch (const TimeoutError& error) {
     failed("TimeoutError", error);
   } catch (const PeerLostError& error) {
