@@ -1,0 +1,75 @@
+// The collectives on at::Tensor, with autograd.
+//
+//   tessera::run(4, [](tessera::Comm& comm) {
+//     at::Tensor mine = at::rand({comm.rank() + 1, 8}).requires_grad_();
+//     auto [all, sizes] = tessera::all_gather(comm, mine);   // ragged; tensors are viewed in place, the result is one copy
+//     all.square().sum().backward();                         // mine.grad(): what every rank's loss contributes
+//   });
+//
+// Each is as its namesake in collective.hpp: collective over `comm`, with the same errors and the same cost, and errors say
+// so on every rank. CPU tensors, any strides. A gradient is the adjoint for the loss that is the sum of what every rank
+// computes; it is a collective again, so that every rank calls backward(). It can be differentiated again. If one rank needs
+// a gradient, the result requires one on all of them: so all take part, even a rank whose own input needs none. Where some
+// rank is under a NoGradGuard then, all get a MismatchError. min, max, prod and the bitwise operations have no gradient.
+#pragma once
+
+#include <string>
+
+#include <ATen/core/Tensor.h>
+
+#include <tessera/tessera.hpp>
+
+namespace tessera {
+
+struct GatheredTorch {
+  at::Tensor tensor;
+  at::Tensor sizes;  // int64, one for each rank
+};
+
+// `sizes`, where it is asked for: int64, one for each rank; undefined: found out, or (of a cut) those of torch.chunk.
+GatheredTorch all_gather(Comm& comm, const at::Tensor& x, int64_t dim = 0, const at::Tensor& sizes = {},
+                         GradReduce grad = GradReduce::sum, const Site& site = Site::current());
+at::Tensor reduce_scatter(Comm& comm, const at::Tensor& x, int64_t dim = 0, const at::Tensor& sizes = {},
+                          Reduction op = ReduceOp::sum, const Site& site = Site::current());
+at::Tensor all_reduce(Comm& comm, const at::Tensor& x, Reduction op = ReduceOp::sum,
+                      const Site& site = Site::current());
+GatheredTorch all_to_all(Comm& comm, const at::Tensor& x, int64_t split_dim, int64_t concat_dim,
+                         const at::Tensor& sizes = {}, const Site& site = Site::current());
+GatheredTorch all_to_all_v(Comm& comm, const at::Tensor& x, const at::Tensor& send_sizes,
+                           const at::Tensor& recv_sizes = {}, int64_t dim = 0, const Site& site = Site::current());
+// x: needed on the root only; elsewhere one that is given must fit.
+at::Tensor broadcast(Comm& comm, const at::Tensor& x, int64_t root = 0, const Site& site = Site::current());
+GatheredTorch scatter(Comm& comm, const at::Tensor& x, int64_t root = 0, int64_t dim = 0, const at::Tensor& sizes = {},
+                      const Site& site = Site::current());
+// On other ranks than the root the results are empty: of extent 0 along dim, and [0, …]. A loss that has them in it, as
+// result.sum(), makes the rank take part in backward().
+GatheredTorch gather(Comm& comm, const at::Tensor& x, int64_t root = 0, int64_t dim = 0,
+                     const Site& site = Site::current());
+at::Tensor reduce(Comm& comm, const at::Tensor& x, int64_t root = 0, Reduction op = ReduceOp::sum,
+                  const Site& site = Site::current());
+// Local: a view. Its gradient is zero outside of it.
+at::Tensor split(const Comm& comm, const at::Tensor& x, int64_t dim, const at::Tensor& sizes);
+// By the steps of a plan; x and the result are undefined on ranks outside of the layouts.
+at::Tensor redistribute(Comm& comm, const at::Tensor& x, const Plan& plan, Convention convention = Convention::global,
+                        const Site& site = Site::current());
+
+// The operators torch.ops.tessera.* name a communicator by a string. Local. The name of this one: made from its own name
+// and rank, the same for the same communicator, free again when that is gone. Thread-safe.
+std::string torch_name(Comm& comm);
+// The communicator of that name. Throws Error where there is none, or none any more. Thread-safe; the Comm is for one
+// thread at a time.
+Comm torch_comm(std::string_view name);
+
+// at::Tensor and Tensor share memory: no element is copied. Local. from_torch() throws DTypeError and Error: a dtype that
+// tessera has not, a tensor that is not dense on the CPU, or whose conj or neg bit is set.
+Tensor from_torch(const at::Tensor& tensor);
+at::Tensor to_torch(const Tensor& tensor);
+
+namespace detail {
+// The place in the user's code of the next operator on this thread, which takes it.
+void set_next_site(const Site& site);
+// Called with an exception of tessera's that leaves an operator; may throw another in its place. Null: none.
+void set_error_hook(void (*hook)(const Error& error));
+}  // namespace detail
+
+}  // namespace tessera

@@ -1,0 +1,81 @@
+"""Moves tensors whose pieces lie on many ranks: pieces of different sizes, along any dimension, with gradients.
+
+>>> import tessera, torch
+>>> def gather(comm):
+...     rows, sizes = tessera.all_gather(torch.full((comm.rank + 1, 2), comm.rank))
+...     return rows.shape[0], sizes.tolist()
+>>> tessera.run(3, gather)[0]
+(6, [1, 2, 3])
+"""
+
+from . import arrays
+from ._comm import Comm, run
+from ._errors import AbortedError, DTypeError, Error, MismatchError, PeerLostError, ShapeError, TimeoutError
+from ._version import __version__
+
+try:
+    import torch as _installed_torch
+except ImportError:
+    _installed_torch = None
+
+if _installed_torch is None:
+    from .arrays import (
+        all_gather,
+        all_reduce,
+        all_to_all,
+        all_to_all_v,
+        barrier,
+        broadcast,
+        gather,
+        gather_sizes,
+        reduce,
+        reduce_scatter,
+        scatter,
+        split,
+    )
+else:
+    from . import _load_torch  # noqa: F401 - says how to rebuild where the versions differ
+    from . import _fakes  # noqa: F401 - what operators know of shapes
+    from ._functions import (
+        AllGather,
+        all_gather,
+        all_reduce,
+        all_to_all,
+        all_to_all_v,
+        barrier,
+        broadcast,
+        gather,
+        gather_sizes,
+        reduce,
+        reduce_scatter,
+        scatter,
+        split,
+    )
+
+__all__ = [
+    "AbortedError",
+    "Comm",
+    "DTypeError",
+    "Error",
+    "MismatchError",
+    "PeerLostError",
+    "ShapeError",
+    "TimeoutError",
+    "__version__",
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "all_to_all_v",
+    "arrays",
+    "barrier",
+    "broadcast",
+    "gather",
+    "gather_sizes",
+    "reduce",
+    "reduce_scatter",
+    "run",
+    "scatter",
+    "split",
+]
+if _installed_torch is not None:
+    __all__.append("AllGather")

@@ -1,0 +1,126 @@
+"""Communicators: Comm, run() and where group=None leads."""
+
+import threading
+
+from . import _core, _errors
+from ._site import here
+
+_local = threading.local()
+_process = None
+_process_guard = threading.Lock()
+
+
+class Comm:
+    """A group of ranks that call the same things in the same order. For one thread at a time."""
+
+    def __init__(self, core):
+        self._core = core
+        self.rank = core.rank
+        self.size = core.size
+        self.name = core.name
+        self.torch_name = _torch_name(core)
+
+    @staticmethod
+    def from_env():
+        """The ranks that this program was started with, by `tessera run` or an MPI's launcher; plainly, one rank."""
+        return process_comm()
+
+    @property
+    def timeout(self):
+        """Seconds that a call waits for a peer before it raises TimeoutError."""
+        return self._core.timeout
+
+    @timeout.setter
+    def timeout(self, seconds):
+        self._core.timeout = seconds
+
+    def barrier(self):
+        """Returns when every rank has come."""
+        self._core.barrier(here())
+
+    def split(self, color, key=0):
+        """The ranks with one color, ordered by key; None on a rank whose color is negative. Collective."""
+        part = self._core.split(color, key, here())
+        return None if part is None else Comm(part)
+
+    def shrink(self):
+        """After a PeerLostError, TimeoutError or AbortedError: the ranks that come here too."""
+        return Comm(self._core.shrink())
+
+    def abort(self, reason):
+        """Ends the communicator on every rank."""
+        self._core.abort(reason)
+
+    def stats(self):
+        """What this rank has done, as a dict."""
+        return self._core.stats()
+
+    def reset_stats(self):
+        self._core.reset_stats()
+
+    def chrome_trace(self):
+        """The last 64 calls of this rank, in the Chrome trace format."""
+        return self._core.chrome_trace()
+
+    def __repr__(self):
+        return f"tessera.Comm(name={self.name!r}, rank={self.rank}, size={self.size})"
+
+
+def _torch_name(core):
+    try:
+        from . import _torch
+    except ImportError:
+        return None
+    return _torch.name_of(core.handle)
+
+
+def process_comm():
+    """The communicator of this process, made when it is first needed."""
+    global _process
+    with _process_guard:
+        if _process is None:
+            _process = Comm(_core.from_env())
+        return _process
+
+
+def thread_comm():
+    """The communicator of the rank that runs on this thread; None outside of run()."""
+    return getattr(_local, "comm", None)
+
+
+def run(ranks, fn, *args, name="world", timeout=300.0):
+    """Runs fn(comm, *args) on `ranks` threads of this process and returns what each returned, by rank.
+
+    Within fn, group=None means these ranks. Where a rank raises, the others come out of their calls, and run() raises
+    the first cause, with a note that names the rank. Ctrl-C ends all of them.
+    """
+    results = [None] * ranks
+    failures = {}
+
+    def rank_main(core):
+        comm = Comm(core)
+        _local.comm = comm
+        try:
+            results[comm.rank] = fn(comm, *args)
+        except BaseException as error:
+            failures[comm.rank] = error
+            raise
+        finally:
+            _local.comm = None
+
+    try:
+        _core.run(ranks, rank_main, name, timeout)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        if not failures:
+            raise
+    if failures:
+        # That another rank failed is no cause; of the others the first is.
+        follows = (_errors.PeerLostError, _errors.AbortedError)
+        causes = [item for item in failures.items() if not isinstance(item[1], follows)]
+        rank, error = (causes or list(failures.items()))[0]
+        if hasattr(error, "add_note"):
+            error.add_note(f"raised on rank {rank} of {ranks}")
+        raise error
+    return results

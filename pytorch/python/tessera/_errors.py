@@ -1,0 +1,43 @@
+"""What tessera raises. With torch, every error is a torch.distributed.DistError too."""
+
+import builtins
+
+from . import _core
+
+try:
+    from torch.distributed import DistError as _Base
+except ImportError:  # without torch, or with one that is built without its distributed package
+    _Base = RuntimeError
+
+
+class Error(_Base):
+    """The base of all. An error in a collective is the same on every rank."""
+
+
+class MismatchError(Error, ValueError):
+    """The ranks called different things. Nothing was moved; the communicator lives on."""
+
+
+class ShapeError(Error, ValueError):
+    """A dimension, a shape or a list of sizes does not fit."""
+
+
+class DTypeError(Error, TypeError):
+    """A dtype that the operation cannot take."""
+
+
+class PeerLostError(Error):
+    """A rank died, raised, or left while others needed it. Comm.shrink() makes a new communicator."""
+
+
+class TimeoutError(Error, builtins.TimeoutError):  # noqa: A001 - the name of the C++ class
+    """A rank did not come in time. Comm.shrink() makes a new communicator."""
+
+
+class AbortedError(Error):
+    """The communicator was aborted, or was dead already when the call was made."""
+
+
+def take(name):
+    """The class to raise for a C++ exception; KeyboardInterrupt where Ctrl-C ended the call."""
+    return KeyboardInterrupt if _core.take_interrupt() else globals()[name]

@@ -1,0 +1,144 @@
+"""The collectives on torch tensors, with autograd. NumPy arrays go to tessera.arrays."""
+
+import functools
+
+import torch
+import torch.distributed as dist
+
+from . import _torch, arrays
+from ._comm import Comm, process_comm, thread_comm
+from ._group import name_of, rank_and_size
+from ._site import here
+
+_ops = torch.ops.tessera
+
+
+def _begin(group):
+    """The communicator's name; errors will show the user's line."""
+    if not torch.compiler.is_compiling():
+        _torch.set_site(*here())
+    return name_of(group)
+
+
+def _sizes(sizes):
+    if sizes is None or isinstance(sizes, torch.Tensor):
+        return sizes
+    return torch.tensor(sizes, dtype=torch.int64)
+
+
+def _face(fn):
+    """fn for tensors (and None); its namesake in tessera.arrays for NumPy arrays and the like."""
+    other = getattr(arrays, fn.__name__)
+
+    @functools.wraps(fn)
+    def face(x, *args, **named):
+        if x is None or isinstance(x, torch.Tensor):
+            return fn(x, *args, **named)
+        return other(x, *args, **named)
+
+    return face
+
+
+def _rows(x):
+    """A 0-d tensor counts as one row."""
+    return x.unsqueeze(0) if x.dim() == 0 else x
+
+
+@_face
+def all_gather(x, dim=0, sizes=None, *, group=None, grad="sum"):
+    """Every rank's x, concatenated along dim, and their sizes along it. Only dim may differ between ranks."""
+    return _ops.all_gather(_rows(x), dim, _sizes(sizes), None, grad, 1.0, _begin(group))
+
+
+@_face
+def gather_sizes(x, dim=0, *, group=None):
+    """Every rank's extent along dim. Moves no elements."""
+    return _ops.gather_sizes(_rows(x), dim, _begin(group))
+
+
+@_face
+def reduce_scatter(x, dim=0, sizes=None, *, op="sum", group=None):
+    """The ranks' x combined; each rank keeps its cut along dim: that of the sizes, or of torch.chunk."""
+    return _ops.reduce_scatter(x, dim, _sizes(sizes), None, op, 1.0, _begin(group))
+
+
+@_face
+def all_reduce(x, op="sum", *, group=None):
+    """The ranks' x combined, on every rank."""
+    return _ops.all_reduce(x, op, 1.0, _begin(group))
+
+
+@_face
+def all_to_all(x, split_dim, concat_dim, sizes=None, *, group=None):
+    """From a cut along concat_dim to one along split_dim; with the sizes along concat_dim."""
+    return _ops.all_to_all(x, split_dim, concat_dim, _sizes(sizes), None, None, _begin(group))
+
+
+@_face
+def all_to_all_v(x, send_sizes, recv_sizes=None, dim=0, *, group=None):
+    """send_sizes[r] rows of x go to rank r; what came, by sender, and how much from each."""
+    return _ops.all_to_all_v(x, _sizes(send_sizes), _sizes(recv_sizes), dim, None, _begin(group))
+
+
+@_face
+def broadcast(x, root=0, *, group=None):
+    """The root's x on every rank. Other ranks give None, or a tensor of that shape, which is only looked at."""
+    name = _begin(group)
+    if x is None:
+        return _ops.broadcast(torch.empty(0), False, root, None, 1.0, name)
+    return _ops.broadcast(x, True, root, None, 1.0, name)
+
+
+@_face
+def scatter(x, root=0, dim=0, sizes=None, *, group=None):
+    """Each rank's cut of the root's x along dim, and the sizes of all cuts. Other ranks give None."""
+    return _ops.scatter(torch.empty(0) if x is None else x, root, dim, _sizes(sizes), None, _begin(group))
+
+
+@_face
+def gather(x, root=0, dim=0, *, group=None):
+    """Every rank's x, concatenated along dim, on the root; elsewhere an empty tensor. With the sizes of all."""
+    return _ops.gather(_rows(x), root, dim, None, None, _begin(group))
+
+
+@_face
+def reduce(x, root=0, op="sum", *, group=None):
+    """The ranks' x combined, on the root; elsewhere an empty tensor."""
+    return _ops.reduce(x, root, op, 1.0, _begin(group))
+
+
+@_face
+def split(x, dim, sizes, *, group=None):
+    """This rank's cut of an x that every rank has whole: a view. Local; its gradient is zero elsewhere."""
+    if torch.compiler.is_compiling():
+        return _ops.split(x, dim, _sizes(sizes), None, name_of(group))
+    rank, size = rank_and_size(group)
+    sizes = sizes.tolist() if isinstance(sizes, torch.Tensor) else list(sizes)
+    arrays.check_cut(x, dim, sizes, size)
+    return x.split(sizes, dim)[rank]
+
+
+def barrier(*, group=None):
+    """Returns when every rank has come."""
+    if group is None:
+        group = thread_comm() or (None if dist.is_available() and dist.is_initialized() else process_comm())
+    if isinstance(group, Comm):
+        group.barrier()
+    else:
+        dist.barrier(group)
+
+
+class AllGather(torch.nn.Module):
+    """all_gather() as a module: forward(x, sizes=None) -> (gathered, sizes)."""
+
+    def __init__(self, dim=0, *, grad="sum", group=None):
+        super().__init__()
+        self.dim = dim
+        self.grad = grad
+        self.group = group
+
+    def forward(self, x, sizes=None):
+        return all_gather(x, self.dim, sizes, group=self.group, grad=self.grad)
+
+    def extra_repr(self):
+        return f"dim={self.dim}, grad={self.grad!r}"

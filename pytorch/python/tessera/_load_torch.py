@@ -1,0 +1,20 @@
+"""Loads the operators, if this is the torch that they were built for: C++ classes differ between versions."""
+
+import torch
+
+from ._version import built_for_torch
+
+_remedy = "rebuild tessera in this environment: pip install --no-build-isolation --force-reinstall --no-deps ."
+
+
+def release(version):
+    """2.13.0 of 2.13.0+cpu."""
+    return version.partition("+")[0]
+
+
+if not built_for_torch:
+    raise ImportError(f"tessera was built without torch, and torch {torch.__version__} is here: {_remedy}")
+if release(torch.__version__) != release(built_for_torch):
+    raise ImportError(f"tessera was built for torch {built_for_torch}, this is {torch.__version__}: {_remedy}")
+
+from . import _torch  # noqa: E402, F401 - only now

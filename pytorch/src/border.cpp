@@ -1,0 +1,260 @@
+#include "border.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <mutex>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/core/InferenceMode.h>
+
+#include "comm/comm_state.hpp"
+
+namespace tessera {
+namespace {
+
+constexpr std::pair<DType, at::ScalarType> kDTypes[] = {
+    {DType::f64, at::kDouble},
+    {DType::f32, at::kFloat},
+    {DType::f16, at::kHalf},
+    {DType::bf16, at::kBFloat16},
+    {DType::f8e4m3, at::kFloat8_e4m3fn},
+    {DType::f8e5m2, at::kFloat8_e5m2},
+    {DType::i64, at::kLong},
+    {DType::i32, at::kInt},
+    {DType::i16, at::kShort},
+    {DType::i8, at::kChar},
+    {DType::u8, at::kByte},
+    {DType::boolean, at::kBool},
+    {DType::c64, at::kComplexFloat},
+    {DType::c128, at::kComplexDouble},
+};
+
+DType dtype_of_torch(at::ScalarType type) {
+  for (const auto& [ours, theirs] : kDTypes) {
+    if (theirs == type) return ours;
+  }
+  throw DTypeError(
+      fmt::format("{} has no counterpart in tessera: view it as a dtype of the same width, as int32 or uint8",
+                  c10::toString(type)));
+}
+
+at::ScalarType dtype_of_tessera(DType dtype) {
+  for (const auto& [ours, theirs] : kDTypes) {
+    if (ours == dtype) return theirs;
+  }
+  throw DTypeError("no such dtype");
+}
+
+// Communicators by name. They are kept by whoever made them.
+class Names {
+ public:
+  std::string of(Comm& comm) {
+    detail::CommState& state = comm.state();
+    std::lock_guard lock(guard_);
+    const std::string stem = fmt::format("{}/{}", state.name(), state.rank());
+    for (int n = 1;; ++n) {
+      const std::string name = n == 1 ? stem : fmt::format("{}#{}", stem, n);
+      auto& entry = by_name_[name];
+      const auto there = entry.lock();
+      if (there.get() == &state) return name;
+      if (there != nullptr) continue;
+      entry = state.weak_from_this();
+      return name;
+    }
+  }
+
+  std::shared_ptr<detail::CommState> find(std::string_view name) {
+    std::lock_guard lock(guard_);
+    const auto at = by_name_.find(name);
+    return at == by_name_.end() ? nullptr : at->second.lock();
+  }
+
+ private:
+  std::mutex guard_;
+  std::map<std::string, std::weak_ptr<detail::CommState>, std::less<>> by_name_;
+};
+
+Names& names() {
+  static Names instance;
+  return instance;
+}
+
+std::atomic<void (*)(const Error&)> error_hook{nullptr};
+
+}  // namespace
+
+std::string torch_name(Comm& comm) { return names().of(comm); }
+
+Comm torch_comm(std::string_view name) {
+  auto state = names().find(name);
+  if (state == nullptr) {
+    throw Error(
+        fmt::format("there is no communicator \"{}\", or none any more: the Comm, or the run() it belonged to, "
+                    "must live as long as what is computed with it, backward() included",
+                    name));
+  }
+  return Comm(std::move(state));
+}
+
+Tensor from_torch(const at::Tensor& tensor) {
+  if (!tensor.device().is_cpu()) {
+    throw Error(fmt::format("a tensor on {}: only CPU tensors work, use x.cpu()", tensor.device().str()));
+  }
+  if (tensor.layout() != at::kStrided || tensor.is_quantized()) {
+    throw Error("a tensor that is sparse or quantized: only dense ones work, use x.to_dense() or x.dequantize()");
+  }
+  if (tensor.is_conj() || tensor.is_neg()) throw Error("a tensor whose conj or neg bit is set: use x.resolve_conj()");
+  const DType dtype = dtype_of_torch(tensor.scalar_type());
+  const Dims shape{std::span<const int64_t>(tensor.sizes().data(), tensor.sizes().size())};
+  const Dims strides{std::span<const int64_t>(tensor.strides().data(), tensor.strides().size())};
+  return Tensor::view(const_cast<void*>(tensor.const_data_ptr()), dtype, shape, strides,
+                      std::make_shared<at::Tensor>(tensor));
+}
+
+at::Tensor to_torch(const Tensor& tensor) {
+  if (!tensor.defined()) return {};
+  const at::IntArrayRef sizes(tensor.shape().data(), tensor.shape().size());
+  const at::IntArrayRef strides(tensor.strides().data(), tensor.strides().size());
+  return at::from_blob(
+      tensor.data(), sizes, strides, [tensor](void*) {}, at::dtype(dtype_of_tessera(tensor.dtype())));
+}
+
+namespace detail {
+
+void set_next_site(const Site& site) { torch_front::context().site = site; }
+void set_error_hook(void (*hook)(const Error& error)) { error_hook.store(hook); }
+
+}  // namespace detail
+
+namespace torch_front {
+
+CallContext& context() {
+  thread_local CallContext instance;
+  return instance;
+}
+
+void hand_over(const Error& error) {
+  if (auto* const hook = error_hook.load(); hook != nullptr) hook(error);
+}
+
+Tensor Arguments::tensor(const OptionalTensor& tensor) {
+  if (!tensor.has_value() || !tensor->defined()) return {};
+  return attempt([&] { return from_torch(tensor->resolve_conj().resolve_neg()); });
+}
+
+Sizes Arguments::sizes(const OptionalTensor& sizes, const char* field) {
+  if (!sizes.has_value() || !sizes->defined()) return {};
+  return attempt([&] {
+    if (sizes->dim() != 1 || !at::isIntegralType(sizes->scalar_type(), false)) {
+      throw ShapeError(fmt::format("{} must be a list of integers, one for each rank", field));
+    }
+    const at::Tensor list = sizes->to(at::kCPU, at::kLong).contiguous();
+    const auto* values = list.const_data_ptr<int64_t>();
+    return Sizes(values, values + list.numel());
+  });
+}
+
+Reduction Arguments::reduction(std::string_view op, double factor) {
+  return attempt([&] { return Reduction(parse_reduce_op(op), factor); });
+}
+
+namespace {
+
+Site take_site() { return std::exchange(context().site, CallContext().site); }
+int64_t take_flags() {
+  return std::exchange(context().flags, 0) | (c10::InferenceMode::is_enabled() ? kRecordsNone : 0);
+}
+
+}  // namespace
+
+tessera::detail::Outcome Arguments::execute(Comm& comm, tessera::detail::Description description) {
+  const Site site = take_site();
+  description.flags = take_flags();
+  description.problem = problem_;
+  Outcome outcome;
+  tessera::detail::execute(comm, {&description, 1}, {&outcome, 1}, site);
+  settle(comm, outcome.flags, site);
+  return outcome;
+}
+
+Tensor Arguments::redistribute(Comm& comm, const OptionalTensor& x, const Plan& plan) {
+  const Site site = take_site();
+  const Tensor mine = tensor(x);
+  tessera::detail::RedistributeCall call{.flags = take_flags(), .problem = problem_};
+  const Tensor result = tessera::detail::redistribute(comm, mine, plan, call, site);
+  settle(comm, call.flags_of_all, site);
+  // The result of an operator is never its argument, nor a view of it.
+  return result.defined() && result.owner() == mine.owner() ? result.clone() : result;
+}
+
+// What the ranks say of gradients: whether one needs one, and that none is in the way.
+void Arguments::settle(const Comm& comm, const Sizes& flags, const Site& site) {
+  int64_t all = 0;
+  for (const int64_t of_rank : flags) all |= of_rank;
+  context().any_gradient = (all & kNeedsGradient) != 0;
+  if (all != (kNeedsGradient | kRecordsNone)) return;
+  const auto first_with = [&](int64_t flag) {
+    return std::find_if(flags.begin(), flags.end(), [&](int64_t f) { return (f & flag) != 0; }) - flags.begin();
+  };
+  MismatchError error(
+      fmt::format("communicator \"{}\": rank {} needs a gradient, rank {} is under no_grad() and could not take part "
+                  "in backward().\n"
+                  "Call it under no_grad() on every rank or on none.   {}:{}",
+                  comm.name(), first_with(kNeedsGradient), first_with(kRecordsNone), site.file_name(), site.line()));
+  error.set_collective();
+  throw error;
+}
+
+at::Tensor to_tensor(const Sizes& sizes) {
+  at::Tensor list = at::empty({static_cast<int64_t>(sizes.size())}, at::kLong);
+  std::copy(sizes.begin(), sizes.end(), list.mutable_data_ptr<int64_t>());
+  return list;
+}
+
+Piece piece_of(const at::Tensor& x, int64_t dim, const at::Tensor& sizes, const Comm& comm) {
+  const at::Tensor list = sizes.to(at::kLong).contiguous();
+  if (list.dim() != 1 || list.numel() != comm.size()) {
+    throw ShapeError(fmt::format("split: sizes must be a list of {} integers, one for each rank", comm.size()));
+  }
+  const auto* values = list.const_data_ptr<int64_t>();
+  Piece piece{normalize_dim(dim, static_cast<size_t>(x.dim())), 0, values[comm.rank()], 0};
+  for (int r = 0; r < comm.size(); ++r) {
+    if (values[r] < 0) throw ShapeError(fmt::format("split: a size of {}: a size cannot be negative", values[r]));
+    if (r < comm.rank()) piece.start += values[r];
+    piece.total += values[r];
+  }
+  return piece;
+}
+
+at::Tensor own_piece(const at::Tensor& x, int64_t dim, const at::Tensor& sizes, const Comm& comm) {
+  const Piece piece = piece_of(x, dim, sizes, comm);
+  if (piece.total != x.size(piece.dim)) {
+    throw ShapeError(
+        fmt::format("split: the sizes add up to {}, but dim {} has {}", piece.total, piece.dim, x.size(piece.dim)));
+  }
+  return x.narrow(piece.dim, piece.start, piece.length);
+}
+
+ReduceOp parse_reduce_op(std::string_view wanted) {
+  std::string known;
+  for (int op = 0; op <= static_cast<int>(ReduceOp::premul_sum); ++op) {
+    const std::string_view there = name(static_cast<ReduceOp>(op));
+    if (there == wanted) return static_cast<ReduceOp>(op);
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", there);
+  }
+  throw Error(fmt::format("\"{}\" is no reduction; there are {}", wanted, known));
+}
+
+std::optional<double> weight(std::string_view op, double factor, int ranks) {
+  switch (parse_reduce_op(op)) {
+    case ReduceOp::sum: return 1;
+    case ReduceOp::avg: return 1.0 / ranks;
+    case ReduceOp::premul_sum: return factor;
+    default: return std::nullopt;
+  }
+}
+
+}  // namespace torch_front
+}  // namespace tessera

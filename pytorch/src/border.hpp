@@ -1,0 +1,86 @@
+// Where at::Tensor becomes Tensor and back, and what an operator knows of its call beside its arguments.
+#pragma once
+
+#include <optional>
+
+#include <ATen/core/Tensor.h>
+
+#include <tessera/torch.hpp>
+
+namespace tessera::torch_front {
+
+using OptionalTensor = std::optional<at::Tensor>;
+
+// What ranks tell each other about gradients, in Description::flags.
+inline constexpr int64_t kNeedsGradient = 1;  // this rank's input requires a gradient
+inline constexpr int64_t kRecordsNone = 2;    // under no_grad(): this rank cannot take part in a backward
+
+// Of the operator that runs on this thread; the autograd kernel sets it, the kernel below uses it.
+struct CallContext {
+  Site site = {"torch.ops", 0};
+  int64_t flags = 0;
+  bool any_gradient = false;  // after the call: whether some rank needs one
+};
+CallContext& context();
+
+// The arguments of one call as tessera has them. What is wrong with them is kept, to be told to every rank.
+class Arguments {
+ public:
+  Tensor tensor(const OptionalTensor& tensor);
+  Sizes sizes(const OptionalTensor& sizes, const char* field);
+  Reduction reduction(std::string_view op, double factor);
+
+  template <class Op>
+  typename Op::Result run(Comm& comm, Op op) {
+    Outcome outcome = execute(comm, Op::describe(std::move(op)));
+    return Op::result(std::move(outcome));
+  }
+  Tensor redistribute(Comm& comm, const OptionalTensor& x, const Plan& plan);
+
+ private:
+  using Outcome = tessera::detail::Outcome;
+  Outcome execute(Comm& comm, tessera::detail::Description description);
+  static void settle(const Comm& comm, const Sizes& flags, const Site& site);
+  template <class Fn>
+  auto attempt(Fn&& fn) -> decltype(fn()) {
+    try {
+      return fn();
+    } catch (...) {
+      if (problem_ == nullptr) problem_ = std::current_exception();
+      return {};
+    }
+  }
+
+  std::exception_ptr problem_;
+};
+
+at::Tensor to_tensor(const Sizes& sizes);
+ReduceOp parse_reduce_op(std::string_view name);
+// What a linear reduction over `ranks` multiplies each term by; none: it is not linear.
+std::optional<double> weight(std::string_view op, double factor, int ranks);
+
+// This rank's piece of dim: where it begins, how long it is, how long all are. Throws ShapeError.
+struct Piece {
+  int64_t dim, start, length, total;
+};
+Piece piece_of(const at::Tensor& x, int64_t dim, const at::Tensor& sizes, const Comm& comm);
+// That piece of x, whose dim the sizes must fill: a view.
+at::Tensor own_piece(const at::Tensor& x, int64_t dim, const at::Tensor& sizes, const Comm& comm);
+
+// They do nothing; but who calls them keeps the operators, and their gradients, where a static library is linked.
+void keep_operators();
+void keep_gradients();
+
+// Runs the body of an operator; tessera's exceptions go through the error hook.
+void hand_over(const Error& error);
+template <class Fn>
+auto guarded(Fn&& fn) {
+  try {
+    return fn();
+  } catch (const Error& error) {
+    hand_over(error);
+    throw;
+  }
+}
+
+}  // namespace tessera::torch_front

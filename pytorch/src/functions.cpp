@@ -1,0 +1,104 @@
+// The C++ face: the operators with a Comm in place of its name.
+#include <tessera/torch.hpp>
+
+#include <ATen/ops/empty.h>
+
+#include "call.hpp"
+#include "recorded.hpp"
+
+namespace tessera {
+namespace {
+
+namespace call = torch_front::call;
+
+std::string named(Comm& comm, const Site& site) {
+  detail::set_next_site(site);
+  return torch_name(comm);
+}
+
+std::optional<at::Tensor> optional(const at::Tensor& tensor) {
+  return tensor.defined() ? std::optional(tensor) : std::nullopt;
+}
+
+std::string_view text(GradReduce grad) {
+  return grad == GradReduce::slice ? "slice" : grad == GradReduce::mean ? "mean" : "sum";
+}
+
+// Autograd wants a tensor on every rank.
+at::Tensor or_nothing(const at::Tensor& x) { return x.defined() ? x : at::empty({0}); }
+
+GatheredTorch gathered(std::tuple<at::Tensor, at::Tensor>&& pair) {
+  return {std::move(std::get<0>(pair)), std::move(std::get<1>(pair))};
+}
+
+}  // namespace
+
+GatheredTorch all_gather(Comm& comm, const at::Tensor& x, int64_t dim, const at::Tensor& sizes, GradReduce grad,
+                         const Site& site) {
+  const std::string name = named(comm, site);
+  return gathered(call::all_gather(x, dim, optional(sizes), std::nullopt, text(grad), 1, name));
+}
+
+at::Tensor reduce_scatter(Comm& comm, const at::Tensor& x, int64_t dim, const at::Tensor& sizes, Reduction op,
+                          const Site& site) {
+  const std::string comm_name = named(comm, site);
+  return call::reduce_scatter(x, dim, optional(sizes), std::nullopt, name(op.op), op.factor, comm_name);
+}
+
+at::Tensor all_reduce(Comm& comm, const at::Tensor& x, Reduction op, const Site& site) {
+  const std::string comm_name = named(comm, site);
+  return call::all_reduce(x, name(op.op), op.factor, comm_name);
+}
+
+GatheredTorch all_to_all(Comm& comm, const at::Tensor& x, int64_t split_dim, int64_t concat_dim,
+                         const at::Tensor& sizes, const Site& site) {
+  const std::string name = named(comm, site);
+  return gathered(call::all_to_all(x, split_dim, concat_dim, optional(sizes), std::nullopt, std::nullopt, name));
+}
+
+GatheredTorch all_to_all_v(Comm& comm, const at::Tensor& x, const at::Tensor& send_sizes, const at::Tensor& recv_sizes,
+                           int64_t dim, const Site& site) {
+  const std::string name = named(comm, site);
+  return gathered(call::all_to_all_v(x, send_sizes, optional(recv_sizes), dim, std::nullopt, name));
+}
+
+at::Tensor broadcast(Comm& comm, const at::Tensor& x, int64_t root, const Site& site) {
+  const std::string name = named(comm, site);
+  return call::broadcast(or_nothing(x), x.defined(), root, std::nullopt, 1, name);
+}
+
+GatheredTorch scatter(Comm& comm, const at::Tensor& x, int64_t root, int64_t dim, const at::Tensor& sizes,
+                      const Site& site) {
+  const std::string name = named(comm, site);
+  return gathered(call::scatter(or_nothing(x), root, dim, optional(sizes), std::nullopt, name));
+}
+
+GatheredTorch gather(Comm& comm, const at::Tensor& x, int64_t root, int64_t dim, const Site& site) {
+  const std::string name = named(comm, site);
+  return gathered(call::gather(x, root, dim, std::nullopt, std::nullopt, name));
+}
+
+at::Tensor reduce(Comm& comm, const at::Tensor& x, int64_t root, Reduction op, const Site& site) {
+  const std::string comm_name = named(comm, site);
+  return call::reduce(x, root, name(op.op), op.factor, comm_name);
+}
+
+at::Tensor split(const Comm& comm, const at::Tensor& x, int64_t dim, const at::Tensor& sizes) {
+  return torch_front::own_piece(x, dim, sizes, comm);
+}
+
+at::Tensor redistribute(Comm& comm, const at::Tensor& x, const Plan& plan, Convention convention, const Site& site) {
+  const std::string name = named(comm, site);
+  const torch_front::Recorded recorded("redistribute", x, true);
+  const at::Tensor result = [&] {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    return to_torch(torch_front::Arguments().redistribute(comm, x, plan));
+  }();
+  if (!recorded.wanted() || !result.defined()) return result;
+  return recorded.attach(result, [=](const at::Tensor& g) {
+    Comm again = torch_comm(name);
+    return redistribute(again, g, plan.adjoint(convention), convention, torch_front::context().site);
+  });
+}
+
+}  // namespace tessera

@@ -1,0 +1,202 @@
+// The operators torch.ops.tessera.*, on CPU tensors. What is known of the result's size beforehand is passed along for
+// those who only work out shapes: own, total and shape change nothing here.
+#include <ATen/ops/zeros.h>
+#include <torch/library.h>
+
+#include <tessera/collective.hpp>
+
+#include "border.hpp"
+
+namespace tessera::torch_front::on_cpu {
+namespace {
+
+using Pair = std::tuple<at::Tensor, at::Tensor>;
+using OptionalInt = std::optional<c10::SymInt>;
+using OptionalShape = at::OptionalSymIntArrayRef;
+
+Pair pair_of(const Gathered& gathered) { return {to_torch(gathered.tensor), to_tensor(gathered.sizes)}; }
+
+// A tensor that nothing was gathered to, as a loss can have it: empty.
+at::Tensor nothing_of(const at::Tensor& x, at::IntArrayRef shape) { return x.new_empty(shape); }
+
+Pair all_gather(const at::Tensor& x, int64_t dim, const OptionalTensor& sizes, OptionalInt, std::string_view,
+                double scale, std::string_view name) {
+  return guarded([&] {
+    Comm comm = torch_comm(name);
+    Arguments in;
+    return pair_of(
+        in.run(comm, AllGather{.x = in.tensor(x), .dim = dim, .sizes = in.sizes(sizes, "sizes"), .scale = scale}));
+  });
+}
+
+at::Tensor gather_sizes(const at::Tensor& x, int64_t dim, std::string_view name) {
+  return guarded([&] {
+    Comm comm = torch_comm(name);
+    Arguments in;
+    return to_tensor(in.run(comm, GatherSizes{.x = in.tensor(x), .dim = dim}));
+  });
+}
+
+at::Tensor reduce_scatter(const at::Tensor& x, int64_t dim, const OptionalTensor& sizes, OptionalInt,
+                          std::string_view op, double factor, std::string_view name) {
+  return guarded([&] {
+    Comm comm = torch_comm(name);
+    Arguments in;
+    return to_torch(in.run(
+        comm, ReduceScatter{
+                  .x = in.tensor(x), .dim = dim, .sizes = in.sizes(sizes, "sizes"), .op = in.reduction(op, factor)}));
+  });
+}
+
+at::Tensor all_reduce(const at::Tensor& x, std::string_view op, double factor, std::string_view name) {
+  return guarded([&] {
+    Comm comm = torch_comm(name);
+    Arguments in;
+    return to_torch(in.run(comm, AllReduce{.x = in.tensor(x), .op = in.reduction(op, factor)}));
+  });
+}
+
+Pair all_to_all(const at::Tensor& x, int64_t split_dim, int64_t concat_dim, const OptionalTensor& sizes, OptionalInt,
+                OptionalInt, std::string_view name) {
+  return guarded([&] {
+    Comm comm = torch_comm(name);
+    Arguments in;
+    return pair_of(in.run(
+        comm,
+        AllToAll{
+            .x = in.tensor(x), .split_dim = split_dim, .concat_dim = concat_dim, .sizes = in.sizes(sizes, "sizes")}));
+  });
+}
+
+Pair all_to_all_v(const at::Tensor& x, const at::Tensor& send_sizes, const OptionalTensor& recv_sizes, int64_t dim,
+                  OptionalInt, std::string_view name) {
+  return guarded([&] {
+    Comm comm = torch_comm(name);
+    Arguments in;
+    return pair_of(in.run(comm, AllToAllV{.x = in.tensor(x),
+                                          .send_sizes = in.sizes(send_sizes, "send_sizes"),
+                                          .recv_sizes = in.sizes(recv_sizes, "recv_sizes"),
+                                          .dim = dim}));
+  });
+}
+
+// x, where it is not given, only stands for a tensor: autograd wants one on every rank.
+at::Tensor broadcast(const at::Tensor& x, bool given, int64_t root, OptionalShape, double scale,
+                     std::string_view name) {
+  return guarded([&] {
+    Comm comm = torch_comm(name);
+    Arguments in;
+    Broadcast op{.root = root, .scale = scale};
+    if (given) op.x = in.tensor(x);
+    // The result of an operator is never its argument.
+    if (comm.rank() == root && op.x.defined()) op.out = comm.allocate(op.x.dtype(), op.x.shape());
+    return to_torch(in.run(comm, std::move(op)));
+  });
+}
+
+// On other ranks than the root x only stands for a tensor, too.
+Pair scatter(const at::Tensor& x, int64_t root, int64_t dim, const OptionalTensor& sizes, OptionalShape,
+             std::string_view name) {
+  return guarded([&] {
+    Comm comm = torch_comm(name);
+    Arguments in;
+    Scatter op{.root = root, .dim = dim};
+    if (comm.rank() == root) op.x = in.tensor(x), op.sizes = in.sizes(sizes, "sizes");
+    return pair_of(in.run(comm, std::move(op)));
+  });
+}
+
+Pair gather(const at::Tensor& x, int64_t root, int64_t dim, const OptionalTensor& sizes, OptionalInt,
+            std::string_view name) {
+  return guarded([&] {
+    Comm comm = torch_comm(name);
+    Arguments in;
+    Pair result =
+        pair_of(in.run(comm, Gather{.x = in.tensor(x), .root = root, .dim = dim, .sizes = in.sizes(sizes, "sizes")}));
+    if (!std::get<0>(result).defined()) {
+      std::vector<int64_t> shape = x.sizes().vec();
+      shape[static_cast<size_t>(normalize_dim(dim, shape.size()))] = 0;
+      std::get<0>(result) = nothing_of(x, shape);
+    }
+    return result;
+  });
+}
+
+at::Tensor reduce(const at::Tensor& x, int64_t root, std::string_view op, double factor, std::string_view name) {
+  return guarded([&] {
+    Comm comm = torch_comm(name);
+    Arguments in;
+    const at::Tensor result =
+        to_torch(in.run(comm, Reduce{.x = in.tensor(x), .root = root, .op = in.reduction(op, factor)}));
+    if (result.defined()) return result;
+    std::vector<int64_t> shape = x.sizes().vec();
+    shape.insert(shape.begin(), 0);
+    return nothing_of(x, shape);
+  });
+}
+
+at::Tensor split(const at::Tensor& x, int64_t dim, const at::Tensor& sizes, OptionalInt, std::string_view name) {
+  return guarded([&] { return own_piece(x, dim, sizes, torch_comm(name)).clone(); });
+}
+
+at::Tensor embed(const at::Tensor& x, int64_t dim, const at::Tensor& sizes, OptionalInt, std::string_view name) {
+  return guarded([&] {
+    const Piece piece = piece_of(x, dim, sizes, torch_comm(name));
+    std::vector<int64_t> shape = x.sizes().vec();
+    shape[static_cast<size_t>(piece.dim)] = piece.total;
+    at::Tensor whole = at::zeros(shape, x.options());
+    whole.narrow(piece.dim, piece.start, piece.length).copy_(x);
+    return whole;
+  });
+}
+
+}  // namespace
+
+TORCH_LIBRARY(tessera, m) {
+  m.def(
+      "all_gather(Tensor x, int dim, Tensor? sizes, SymInt? total, str grad, float scale, str comm) -> (Tensor, "
+      "Tensor)");
+  m.def("gather_sizes(Tensor x, int dim, str comm) -> Tensor");
+  m.def("reduce_scatter(Tensor x, int dim, Tensor? sizes, SymInt? own, str op, float factor, str comm) -> Tensor");
+  m.def("all_reduce(Tensor x, str op, float factor, str comm) -> Tensor");
+  m.def(
+      "all_to_all(Tensor x, int split_dim, int concat_dim, Tensor? sizes, SymInt? own, SymInt? total, str comm) -> "
+      "(Tensor, Tensor)");
+  m.def(
+      "all_to_all_v(Tensor x, Tensor send_sizes, Tensor? recv_sizes, int dim, SymInt? total, str comm) -> "
+      "(Tensor, Tensor)");
+  m.def("broadcast(Tensor x, bool given, int root, SymInt[]? shape, float scale, str comm) -> Tensor");
+  m.def("scatter(Tensor x, int root, int dim, Tensor? sizes, SymInt[]? shape, str comm) -> (Tensor, Tensor)");
+  m.def("gather(Tensor x, int root, int dim, Tensor? sizes, SymInt? total, str comm) -> (Tensor, Tensor)");
+  m.def("reduce(Tensor x, int root, str op, float factor, str comm) -> Tensor");
+  m.def("split(Tensor x, int dim, Tensor sizes, SymInt? own, str comm) -> Tensor");
+  m.def("embed(Tensor x, int dim, Tensor sizes, SymInt? total, str comm) -> Tensor");
+}
+
+namespace {
+void implement(::torch::Library& m) {
+  m.impl("all_gather", TORCH_FN(all_gather));
+  m.impl("gather_sizes", TORCH_FN(gather_sizes));
+  m.impl("reduce_scatter", TORCH_FN(reduce_scatter));
+  m.impl("all_reduce", TORCH_FN(all_reduce));
+  m.impl("all_to_all", TORCH_FN(all_to_all));
+  m.impl("all_to_all_v", TORCH_FN(all_to_all_v));
+  m.impl("broadcast", TORCH_FN(broadcast));
+  m.impl("scatter", TORCH_FN(scatter));
+  m.impl("gather", TORCH_FN(gather));
+  m.impl("reduce", TORCH_FN(reduce));
+  m.impl("split", TORCH_FN(split));
+  m.impl("embed", TORCH_FN(embed));
+}
+}  // namespace
+
+TORCH_LIBRARY_IMPL(tessera, CPU, m) { implement(m); }
+// What cannot be used comes this far too, so that every rank is told of it, and none waits for the one that has it.
+TORCH_LIBRARY_IMPL(tessera, CUDA, m) { implement(m); }
+TORCH_LIBRARY_IMPL(tessera, SparseCPU, m) { implement(m); }
+TORCH_LIBRARY_IMPL(tessera, SparseCsrCPU, m) { implement(m); }
+TORCH_LIBRARY_IMPL(tessera, QuantizedCPU, m) { implement(m); }
+
+}  // namespace tessera::torch_front::on_cpu
+
+void tessera::torch_front::keep_operators() { keep_gradients(); }

@@ -1,0 +1,71 @@
+// How a call gets its place in the autograd graph.
+#pragma once
+
+#include <functional>
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <torch/csrc/autograd/functions/utils.h>
+
+#include "border.hpp"
+
+namespace tessera::torch_front {
+
+namespace autograd = ::torch::autograd;
+
+using Backward = std::function<at::Tensor(const at::Tensor& grad)>;
+
+class Adjoint : public autograd::Node {
+ public:
+  Adjoint(std::string name, Site site, Backward backward)
+      : name_(std::move(name)), site_(site), backward_(std::move(backward)) {}
+
+  std::string name() const override { return "tessera::" + name_ + "_backward"; }
+  autograd::variable_list apply(autograd::variable_list&& grads) override {
+    // Every rank takes part, also where its own loss does not depend on the result.
+    const at::Tensor grad = grads[0].defined() ? grads[0] : input_metadata(0).zeros_like();
+    context().site = site_;
+    return {backward_(grad)};
+  }
+
+ private:
+  const std::string name_;
+  const Site site_;
+  const Backward backward_;
+};
+
+// One call of an operator with autograd: before it, whether this rank needs a gradient; after it, whether any does.
+class Recorded {
+ public:
+  // shared: the gradient is a collective, so that all ranks take part in it if one does.
+  Recorded(const char* name, const at::Tensor& x, bool shared) : name_(name), x_(x), shared_(shared) {
+    CallContext& here = context();
+    site_ = here.site;
+    needed_ = autograd::compute_requires_grad(x);
+    here.any_gradient = false;
+    here.flags = !shared ? 0 : needed_ ? kNeedsGradient : at::GradMode::is_enabled() ? 0 : kRecordsNone;
+  }
+  // What the kernel below did not take, because only shapes were worked out, is for no other call.
+  ~Recorded() { context() = {}; }
+  Recorded(const Recorded&) = delete;
+  Recorded& operator=(const Recorded&) = delete;
+
+  // Whether the result wants a history.
+  bool wanted() const { return needed_ || (shared_ && context().any_gradient && at::GradMode::is_enabled()); }
+
+  const at::Tensor& attach(const at::Tensor& result, Backward backward) const {
+    if (!autograd::isDifferentiableType(result.scalar_type())) return result;
+    auto node = c10::make_intrusive<Adjoint>(name_, site_, std::move(backward));
+    node->set_next_edges(autograd::collect_next_edges(x_));
+    autograd::set_history(result, node);
+    return result;
+  }
+
+ private:
+  const char* name_;
+  const at::Tensor& x_;
+  const bool shared_;
+  bool needed_ = false;
+  Site site_;
+};
+
+}  // namespace tessera::torch_front

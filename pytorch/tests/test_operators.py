@@ -1,0 +1,138 @@
+"""The operators: opcheck, make_fx, and torch.compile of gathers whose size differs at every call."""
+
+import types
+
+import pytest
+import tessera
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+ops = torch.ops.tessera
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """A communicator of one rank."""
+    return tessera.Comm.from_env()
+
+
+def samples(comm):
+    x = torch.randn(4, 6, dtype=torch.float64, requires_grad=True)
+    sizes = torch.tensor([4])
+    name = comm.torch_name
+    return {
+        "all_gather": (x, 0, None, None, "sum", 1.0, name),
+        "gather_sizes": (x, 1, name),
+        "reduce_scatter": (x, 0, None, None, "sum", 1.0, name),
+        "all_reduce": (x, "avg", 1.0, name),
+        "all_to_all": (x, 1, 0, None, None, None, name),
+        "all_to_all_v": (x, sizes, None, 0, None, name),
+        "broadcast": (x, True, 0, None, 1.0, name),
+        "scatter": (x, 0, 0, None, None, name),
+        "gather": (x, 0, 1, None, None, name),
+        "reduce": (x, 0, "sum", 1.0, name),
+        "split": (x, 0, sizes, None, name),
+        "embed": (x, 0, sizes, None, name),
+    }
+
+
+@pytest.mark.parametrize(
+    "name",
+    "all_gather gather_sizes reduce_scatter all_reduce all_to_all all_to_all_v broadcast scatter gather reduce split "
+    "embed".split(),
+)
+def test_opcheck(alone, name):
+    torch.library.opcheck(getattr(ops, name).default, samples(alone)[name])
+
+
+def test_make_fx(alone):
+    def gather(x):
+        gathered, sizes = tessera.all_gather(x, group=alone)
+        return gathered * 2, sizes
+
+    x = torch.randn(3, 2)
+    graph = make_fx(gather, tracing_mode="symbolic")(x)
+    assert "tessera.all_gather" in graph.code
+    for rows in (3, 5, 0):
+        x = torch.randn(rows, 2)
+        assert torch.equal(graph(x)[0], x * 2)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_compiled_once_for_every_size(backend):
+    """Each rank has its own number of rows at every step, and nothing is compiled again."""
+    steps = [(5, 6), (8, 2), (2, 7), (6, 6), (9, 3)]  # at first none that the weights have: dynamo would make them one
+
+    def rank_main(comm):
+        compiled = 0
+
+        def counting(graph, inputs):
+            nonlocal compiled
+            compiled += 1
+            return torch._dynamo.lookup_backend(backend)(graph, inputs)
+
+        def step(x, w):
+            gathered, sizes = tessera.all_gather(x @ w, group=comm)
+            return (gathered * gathered).sum() + sizes.sum() * 0
+
+        # Dynamo keeps what it compiled with the code, which the two threads would share.
+        code = step.__code__.replace(co_name=f"step_{comm.rank}")
+        own = types.FunctionType(code, step.__globals__, None, None, step.__closure__)
+        fast = torch.compile(own, fullgraph=True, backend=counting, dynamic=True)
+        for rows in steps:
+            whole = torch.randn(sum(rows), 4, generator=torch.Generator().manual_seed(sum(rows)))
+            x = whole.split(list(rows))[comm.rank]
+            w = torch.ones(4, 3, requires_grad=True)
+            loss = fast(x, w)
+            loss.backward()
+            same = torch.ones(4, 3, requires_grad=True)
+            expected = (whole @ same).square().sum()
+            torch.testing.assert_close(loss, expected)
+            # Of the two ranks' losses, this rank's rows: what DDP would add up and halve.
+            ((x @ same).square().sum() * 2).backward()
+            torch.testing.assert_close(w.grad, same.grad)
+        return compiled
+
+    assert tessera.run(2, rank_main, timeout=200) == [1, 1]
+
+
+def test_compiled_without_naming_a_group():
+    """In run() the group is the thread's, though the compiled code is one; outside it is the process."""
+
+    def double(x):
+        return tessera.all_gather(x)[0] * 2
+
+    fast = torch.compile(double, fullgraph=True, backend="aot_eager", dynamic=True)
+    assert fast(torch.ones(3, 2)).shape == (3, 2)
+    assert tessera.run(2, lambda comm: fast(torch.ones(3 + comm.rank, 2)).shape) == [(7, 2)] * 2
+    assert fast(torch.ones(4, 2)).shape == (4, 2)
+
+
+def test_the_slice_gradient_and_split_compile(alone):
+    def step(x):
+        gathered, sizes = tessera.all_gather(x, group=alone, grad="slice")
+        return tessera.split(gathered, 0, sizes, group=alone).sum()
+
+    fast = torch.compile(step, fullgraph=True, backend="aot_eager", dynamic=True)
+    for rows in (3, 4, 5):
+        x = torch.randn(rows, 2, requires_grad=True)
+        fast(x).backward()
+        assert x.grad.unique().tolist() == [1.0]
+
+
+def test_the_other_collectives_compile(alone):
+    def step(x):
+        y = tessera.all_reduce(x, group=alone) + tessera.broadcast(x, group=alone)
+        y = tessera.reduce_scatter(y, group=alone) + tessera.reduce(y, group=alone)
+        y, _ = tessera.all_to_all(y, 1, 0, group=alone)
+        y, _ = tessera.gather(y, group=alone)
+        y, _ = tessera.scatter(y, group=alone)
+        return (y**2).sum()
+
+    fast = torch.compile(step, fullgraph=True, backend="aot_eager", dynamic=True)
+    for rows in (4, 6):
+        x = torch.randn(rows, 2, requires_grad=True)
+        fast(x).backward()
+        same = x.detach().clone().requires_grad_()
+        step(same).backward()
+        torch.testing.assert_close(x.grad, same.grad)

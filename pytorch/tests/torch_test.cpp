@@ -1,0 +1,82 @@
+// The collectives on at::Tensor in C++: the border, the gradients, and redistribution.
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <tessera/torch.hpp>
+
+namespace tessera {
+namespace {
+
+at::Tensor rows(int64_t first, int64_t count) {
+  return at::arange(first * 3, (first + count) * 3, at::kFloat).reshape({count, 3});
+}
+
+// Rank r has r rows of a tensor of 0, 1, 2, …
+at::Tensor own_rows(const Comm& comm) { return rows(comm.rank() * (comm.rank() - 1) / 2, comm.rank()); }
+
+TEST(Torch, NoCopyAtTheBorder) {
+  const at::Tensor x = at::rand({4, 5}).t();
+  const Tensor seen = from_torch(x);
+  EXPECT_EQ(seen.data(), static_cast<const void*>(x.const_data_ptr()));
+  EXPECT_EQ(seen.strides(), (Dims{1, 5}));
+  const Tensor made = Tensor::full(DType::bf16, {2, 3}, 1.5f);
+  const at::Tensor back = to_torch(made);
+  EXPECT_EQ(back.const_data_ptr(), static_cast<const void*>(made.data()));
+  EXPECT_EQ(back.scalar_type(), at::kBFloat16);
+}
+
+TEST(Torch, TheResultOutlivesTheRanks) {
+  at::Tensor all;
+  run(3, [&](Comm& comm) {
+    const auto [gathered, sizes] = all_gather(comm, own_rows(comm));
+    EXPECT_TRUE(sizes.equal(at::tensor({0, 1, 2}, at::kLong)));
+    if (comm.rank() == 1) all = gathered;
+  });
+  EXPECT_TRUE(all.equal(rows(0, 3)));
+}
+
+TEST(Torch, GradientsAreThoseOfAllLosses) {
+  run(4, [](Comm& comm) {
+    const at::Tensor x = own_rows(comm).requires_grad_();
+    const auto [all, sizes] = all_gather(comm, x);
+    (all.square().sum() * (comm.rank() + 1)).backward();
+    EXPECT_TRUE(x.grad().equal(x.detach() * 20)) << x.grad();  // 2 (1 + 2 + 3 + 4)
+  });
+}
+
+TEST(Torch, ARankThatNeedsNoGradientTakesPart) {
+  run(3, [](Comm& comm) {
+    const at::Tensor x = own_rows(comm).requires_grad_(comm.rank() == 2);
+    const auto [all, sizes] = all_gather(comm, x);
+    EXPECT_TRUE(all.requires_grad());
+    all.sum().backward();
+    if (comm.rank() == 2) EXPECT_TRUE(x.grad().equal(at::full_like(x, 3)));
+    else EXPECT_FALSE(x.grad().defined());
+  });
+}
+
+TEST(Torch, RedistributesWithGradients) {
+  run(4, [](Comm& comm) {
+    const Mesh mesh({{"x", 4}});
+    const Plan way = plan({mesh, {Shard(0)}}, {mesh, {Replicate()}}, {6, 3}, DType::f32, Topology::dtensor(mesh));
+    const at::Tensor whole = rows(0, 6);
+    const at::Tensor x =
+        whole.narrow(0, std::min(comm.rank() * 2, 6), comm.rank() < 3 ? 2 : 0).clone().requires_grad_();
+    const at::Tensor moved = redistribute(comm, x, way);
+    EXPECT_TRUE(moved.equal(whole));
+    moved.square().sum().backward();  // what is replicated counts once
+    EXPECT_TRUE(x.grad().equal(x.detach() * 2)) << x.grad();
+  });
+}
+
+TEST(Torch, ATensorThatCannotBeUsedIsToldToEveryRank) {
+  run(2, [](Comm& comm) {
+    const at::Tensor x = comm.rank() == 0 ? at::ones({2}) : at::ones({2}).to(at::kUInt16);
+    EXPECT_THROW(all_gather(comm, x), DTypeError);
+  });
+}
+
+}  // namespace
+}  // namespace tessera
