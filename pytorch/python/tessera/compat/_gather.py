@@ -1,0 +1,87 @@
+"""What the four drop-ins share."""
+
+import functools
+import threading
+import warnings
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+from .. import _group
+from .._comm import thread_comm
+from .._functions import _begin, _ops, _rows
+
+
+def world():
+    """(rank, size) of the ranks that run() started, or of the default process group; without either, its error."""
+    if thread_comm() is None:
+        dist.get_rank()  # says that there is no group, as the copied files do
+    return _group.rank_and_size()
+
+
+def is_distributed():
+    comm = thread_comm()
+    if comm is not None:
+        return comm.size > 1
+    return dist.is_initialized() and dist.get_world_size() > 1
+
+
+def pad_dim_to(t, length, dim=0):
+    """t with zeros behind it, until it is `length` long along dim."""
+    behind = t.ndim - 1 - dim % t.ndim
+    return F.pad(t, [0, 0] * behind + [0, length - t.shape[dim]])
+
+
+def all_gather_same_dim(t):
+    """Every rank's t, all of one shape, as a list."""
+    world()
+    stacked, _ = _ops.all_gather(t.detach().unsqueeze(0), 0, None, None, "slice", 1.0, _begin(None))
+    return list(stacked.unbind(0))
+
+
+def gather_sizes(t, *, dim):
+    world()
+    return _ops.gather_sizes(_rows(t), dim, _begin(None)).to(t.device)
+
+
+def gather(t, dim, sizes, grad):
+    """all_gather() that gives back the very sizes it was given."""
+    world()
+    gathered, found = _ops.all_gather(_rows(t), dim, sizes, None, grad, 1.0, _begin(None))
+    return gathered, found.to(t.device) if sizes is None else sizes
+
+
+def all_gather_variable_dim(t, dim=0, sizes=None):
+    return gather(t.detach(), dim, sizes, "slice")
+
+
+_warned = threading.Event()
+
+
+def gather_with_slice_gradient(x, dim, sizes):
+    """The gradient is this rank's own slice of its own loss's gradient, as the copied files have it."""
+    if x.requires_grad and torch.is_grad_enabled() and not _warned.is_set():
+        _warned.set()
+        warnings.warn(
+            "the gradient of this gather leaves out what other ranks' losses contribute, as the file it stands in for "
+            'does. tessera.all_gather(x, dim, grad="sum") has the whole gradient; see docs/pytorch.md',
+            stacklevel=3,
+        )
+    return gather(x, dim, sizes, "slice")
+
+
+@functools.cache
+def _answer(group):
+    return group is not None
+
+
+def get_is_distributed():
+    """Cached for each group: an answer from before there was one does not stay."""
+    if not is_distributed():
+        return _answer(None)
+    return _answer(_group.name_of())
+
+
+get_is_distributed.cache_clear = _answer.cache_clear
+get_is_distributed.cache_info = _answer.cache_info
