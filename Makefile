@@ -22,7 +22,7 @@ build: ## build the library, the command line and the examples (release)
 	@scripts/configure examples
 	@$(BUILD)
 
-test: ## run every test: release, examples, an outside project, ASan and UBSan, TSan, fuzzing, the model (STAGES="release asan" for some)
+test: ## run every test: release, examples, an outside project, ASan and UBSan, TSan, fuzzing, the Python package, the model (STAGES="release asan" for some)
 	@scripts/setup test
 	@scripts/test $(STAGES)
 
@@ -59,4 +59,4 @@ install: ## install the library and the command line (PREFIX=/usr/local)
 	@cmake --install build --prefix "$(PREFIX)"
 
 clean: ## remove what was built
-	rm -rf build build-dev build-asan build-tsan
+	rm -rf build build-dev build-asan build-tsan build-pytorch
