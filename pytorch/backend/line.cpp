@@ -1,0 +1,128 @@
+#include "line.hpp"
+
+namespace tessera::backend {
+
+Line::~Line() {
+  {
+    std::lock_guard lock(guard_);
+    closing_ = true;
+  }
+  came_.notify_all();
+  if (worker_.joinable()) worker_.join();
+}
+
+void Line::start(c10::intrusive_ptr<Call> call) {
+  std::lock_guard lock(guard_);
+  if (!worker_.joinable()) worker_ = std::thread([this] { work_off(); });
+  waiting_.push_back(std::move(call));
+  came_.notify_one();
+}
+
+void Line::run(const c10::intrusive_ptr<Call>& call) {
+  {
+    std::lock_guard lock(guard_);
+    waiting_.push_back(call);
+  }
+  help(*call);
+}
+
+void Line::help(const Call& call) {
+  std::unique_lock lock(guard_);
+  while (!call.done()) {
+    if (!busy_ && !waiting_.empty()) {
+      run_next(lock);
+    } else {
+      ++watching_;
+      went_.wait(lock);
+      --watching_;
+    }
+  }
+}
+
+void Line::drain() {
+  std::unique_lock lock(guard_);
+  while (busy_ || !waiting_.empty()) {
+    if (!busy_) {
+      run_next(lock);
+    } else {
+      ++watching_;
+      went_.wait(lock);
+      --watching_;
+    }
+  }
+}
+
+void Line::work_off() {
+  std::unique_lock lock(guard_);
+  while (true) {
+    came_.wait(lock, [&] { return closing_ || (!busy_ && !waiting_.empty()); });
+    if (!busy_ && !waiting_.empty()) run_next(lock);
+    else if (closing_ && waiting_.empty()) return;
+  }
+}
+
+void Line::run_next(std::unique_lock<std::mutex>& lock) {
+  const auto call = std::move(waiting_.front());
+  waiting_.pop_front();
+  busy_ = true;
+  lock.unlock();
+  call->run();
+  lock.lock();
+  busy_ = false;
+  if (watching_ > 0) went_.notify_all();
+  if (!waiting_.empty()) came_.notify_one();
+}
+
+Call::Call(int rank, c10d::OpType type, const char* title, std::vector<at::Tensor> outputs, std::function<void()> body,
+           std::weak_ptr<Line> line)
+    : Work(rank, type, title), outputs_(std::move(outputs)), body_(std::move(body)), line_(std::move(line)) {}
+
+bool Call::wait(std::chrono::milliseconds timeout) {
+  if (timeout == kNoTimeout) {
+    if (const auto line = line_.lock()) line->help(*this);
+  }
+  return Work::wait(timeout);
+}
+
+bool Call::done() const {
+  std::lock_guard lock(mutex_);
+  return completed_;
+}
+
+void Call::run() {
+  std::exception_ptr error;
+  try {
+    body_();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  body_ = nullptr;  // and with it the tensors that it kept
+  finish(error);
+  {
+    std::lock_guard lock(mutex_);
+    if (!future_ || std::exchange(settled_, true)) return;
+  }
+  settle(*future_, outputs_, error);
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> Call::getFuture() {
+  std::unique_lock lock(mutex_);
+  if (future_) return future_;
+  future_ = new_future();
+  if (!completed_) return future_;
+  settled_ = true;
+  lock.unlock();
+  settle(*future_, outputs_, exception_);
+  return future_;
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> new_future() {
+  return c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+}
+
+void settle(c10::ivalue::Future& future, const std::vector<at::Tensor>& outputs, const std::exception_ptr& error) {
+  if (error) future.setError(error);
+  else future.markCompleted(c10::IValue(outputs));
+}
+
+}  // namespace tessera::backend

@@ -1,0 +1,72 @@
+// The calls of one group, one after another.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include <ATen/core/ivalue.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+namespace tessera::backend {
+
+class Call;
+
+// Runs calls in the order in which they came: a started one on the line's own thread, or on that of whoever waits for it
+// first, which saves the way there and back. Thread safety: every function may be called from any thread.
+class Line {
+ public:
+  ~Line();
+  // Returns at once.
+  void start(c10::intrusive_ptr<Call> call);
+  // Returns when it is done.
+  void run(const c10::intrusive_ptr<Call>& call);
+  // Runs what waits, up to this call, unless another thread does.
+  void help(const Call& call);
+  // Returns when nothing waits or runs.
+  void drain();
+
+ private:
+  void work_off();
+  void run_next(std::unique_lock<std::mutex>& lock);
+
+  std::mutex guard_;
+  std::condition_variable came_, went_;
+  std::deque<c10::intrusive_ptr<Call>> waiting_;
+  bool busy_ = false;
+  bool closing_ = false;
+  int watching_ = 0;  // threads that wait for went_
+  std::thread worker_;
+};
+
+// A call on a Line, as c10d has it. What it throws comes out of wait().
+class Call : public c10d::Work {
+ public:
+  Call(int rank, c10d::OpType type, const char* title, std::vector<at::Tensor> outputs, std::function<void()> body,
+       std::weak_ptr<Line> line);
+
+  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  std::vector<at::Tensor> result() override { return outputs_; }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+
+  // For the line.
+  void run();
+  bool done() const;
+
+ private:
+  std::vector<at::Tensor> outputs_;
+  std::function<void()> body_;
+  std::weak_ptr<Line> line_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;  // where somebody asked for it
+  bool settled_ = false;                            // the future has the result
+};
+
+// A future of a list of tensors, which is what c10d's callers expect.
+c10::intrusive_ptr<c10::ivalue::Future> new_future();
+void settle(c10::ivalue::Future& future, const std::vector<at::Tensor>& outputs, const std::exception_ptr& error);
+
+}  // namespace tessera::backend

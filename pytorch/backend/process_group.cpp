@@ -1,0 +1,399 @@
+#include "process_group.hpp"
+
+#include <pybind11/pybind11.h>
+
+#include <fmt/format.h>
+
+#include "convert.hpp"
+
+namespace tessera::backend {
+namespace {
+
+using c10d::OpType;
+using detail::OpCode;
+using Tensors = ProcessGroupTessera::Tensors;
+
+std::chrono::nanoseconds checked(std::chrono::milliseconds timeout) {
+  return std::max(timeout, std::chrono::milliseconds(1));
+}
+
+template <class List>
+const auto& only(const List& list, const char* what) {
+  if (list.size() != 1) {
+    throw ShapeError(fmt::format("{} has {} entries: a rank gives one", what, list.size()));
+  }
+  return list[0];
+}
+
+const Tensors& one_for_each(const Tensors& list, const char* what, const Comm& comm) {
+  if (list.size() != static_cast<size_t>(comm.size())) {
+    throw ShapeError(fmt::format("{} has {} tensors for {} ranks: give one for each", what, list.size(), comm.size()));
+  }
+  return list;
+}
+
+void check_pairs(const Tensors& outputs, const Tensors& inputs) {
+  if (outputs.size() != inputs.size()) {
+    throw ShapeError(fmt::format("{} outputs for {} inputs: give as many", outputs.size(), inputs.size()));
+  }
+}
+
+std::vector<Flat> flats(const Comm& comm, const Tensors& tensors, bool reduced = false) {
+  std::vector<Flat> list;
+  for (const at::Tensor& tensor : tensors) list.emplace_back(comm, Tensors{tensor}, reduced);
+  return list;
+}
+
+void spread(const std::vector<Flat>& list) {
+  for (const Flat& flat : list) flat.spread();
+}
+
+AllGatherParts gather_parts(const Flat& input, const std::vector<Flat>& outputs) {
+  AllGatherParts op{.x = input.filled().tensor()};
+  for (const Flat& output : outputs) {
+    op.sizes.push_back(output.tensor().elements());
+    op.outs.push_back(output.target());
+  }
+  return op;
+}
+
+std::vector<AllReduce> reductions(const Tensors& tensors, const c10d::ReduceOp& op) {
+  std::vector<AllReduce> list;
+  for (const at::Tensor& tensor : tensors) {
+    const Tensor view = view_of(tensor, true);
+    list.push_back({.x = view, .op = reduction_of(op), .out = view});
+  }
+  return list;
+}
+
+// Rows of the tensor as counts of its elements; none given: as many to each rank.
+Sizes split_sizes(const at::Tensor& tensor, const std::vector<int64_t>& rows, const Comm& comm, const char* what) {
+  if (tensor.dim() == 0) throw ShapeError(fmt::format("the {} has no dimension to split", what));
+  const int64_t row = tensor.size(0) == 0 ? 1 : tensor.numel() / tensor.size(0);
+  if (!rows.empty()) {
+    Sizes sizes;
+    for (const int64_t count : rows) sizes.push_back(count * row);
+    return sizes;
+  }
+  if (tensor.size(0) % comm.size() != 0) {
+    throw ShapeError(fmt::format("the {} has {} rows, which {} ranks cannot share evenly: give split sizes", what,
+                                 tensor.size(0), comm.size()));
+  }
+  return Sizes(static_cast<size_t>(comm.size()), tensor.numel() / comm.size());
+}
+
+// Every rank hears what is wrong with this one's arguments. Throws what all throw, or nothing where they cannot be told.
+void tell_all(Comm& comm, OpCode op, const std::exception_ptr& problem) {
+  detail::Description description{.op = op, .problem = problem};
+  detail::Outcome outcome;
+  try {
+    detail::execute(comm, {&description, 1}, {&outcome, 1}, Site::current());
+  } catch (const AbortedError&) {
+  } catch (const PeerLostError&) {}
+}
+
+}  // namespace
+
+ProcessGroupTessera::ProcessGroupTessera(const Meeting& meeting, int rank, int size, std::chrono::milliseconds timeout,
+                                         const std::string& name)
+    : Backend(rank, size), timeout_(timeout) {
+  comm_ = join(meeting, rank, size, {.name = name, .timeout = checked(timeout)});
+  init();
+}
+
+ProcessGroupTessera::~ProcessGroupTessera() {
+  // A callback of what is still pending may need Python.
+  if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) {
+    const pybind11::gil_scoped_release release;
+    shutdown();
+  } else {
+    shutdown();
+  }
+}
+
+void ProcessGroupTessera::shutdown() {
+  line_->drain();
+  parcels_.wait_for_all();
+  message_line_->drain();
+  comm_ = Comm();
+}
+
+void ProcessGroupTessera::abort() {
+  if (comm_.defined()) comm_.abort("the process group was aborted");
+}
+
+at::Tensor ProcessGroupTessera::allocateTensor(long size, at::TensorOptions options) {
+  const auto dtype = c10::typeMetaToScalarType(options.dtype());
+  try {
+    return as_torch(comm().allocate(dtype_of(dtype), {size}), dtype);
+  } catch (...) {
+    std::rethrow_exception(as_torch(std::current_exception()));
+  }
+}
+
+Comm& ProcessGroupTessera::comm() {
+  if (!comm_.defined()) throw Error("the process group has been destroyed");
+  return comm_;
+}
+
+c10::intrusive_ptr<Call> ProcessGroupTessera::launch(const Kind& kind, const When& when, Tensors outputs,
+                                                     std::function<void(Comm&)> body) {
+  auto call = c10::make_intrusive<Call>(
+      getRank(), kind.type, kind.title, std::move(outputs),
+      [this, kind, timeout = when.timeout, body = std::move(body)] { run_body(kind, timeout, body); }, line_);
+  ++sequence_;
+  if (when.async) line_->start(call);
+  else line_->run(call);
+  return call;
+}
+
+void ProcessGroupTessera::run_body(const Kind& kind, std::chrono::milliseconds timeout,
+                                   const std::function<void(Comm&)>& body) {
+  try {
+    Comm& group = comm();
+    try {
+      group.set_timeout(checked(timeout == c10d::kUnsetTimeout ? timeout_.load() : timeout));
+      body(group);
+    } catch (const Error& e) {
+      if (!e.collective()) tell_all(group, kind.op, std::current_exception());
+      throw;
+    }
+  } catch (...) {
+    std::rethrow_exception(as_torch(std::current_exception()));
+  }
+}
+
+auto ProcessGroupTessera::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) -> WorkPtr {
+  const Kind kind{OpType::BROADCAST, "tessera:broadcast", OpCode::broadcast};
+  return launch(kind, when(opts), tensors, [tensors, root = opts.rootRank](Comm& comm) {
+    const Tensor view = view_of(only(tensors, "tensors"));
+    if (comm.rank() == root) run(comm, Broadcast{.x = view, .root = root});
+    else run(comm, Broadcast{.root = root, .out = view});
+  });
+}
+
+auto ProcessGroupTessera::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) -> WorkPtr {
+  const Kind kind{OpType::ALLREDUCE, "tessera:all_reduce", OpCode::all_reduce};
+  return launch(kind, when(opts), tensors, [tensors, op = opts.reduceOp](Comm& comm) {
+    const Tensor view = view_of(only(tensors, "tensors"), true);
+    run(comm, AllReduce{.x = view, .op = reduction_of(op), .out = view});
+  });
+}
+
+auto ProcessGroupTessera::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts)
+    -> WorkPtr {
+  const Kind kind{OpType::ALLREDUCE_COALESCED, "tessera:all_reduce", OpCode::all_reduce};
+  return launch(kind, when(opts), tensors,
+                [tensors, op = opts.reduceOp](Comm& comm) { run(comm, reductions(tensors, op)); });
+}
+
+auto ProcessGroupTessera::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) -> WorkPtr {
+  const Kind kind{OpType::REDUCE, "tessera:reduce", OpCode::reduce};
+  return launch(kind, when(opts), tensors, [tensors, op = opts.reduceOp, root = opts.rootRank](Comm& comm) {
+    const Tensor view = view_of(only(tensors, "tensors"), true);
+    run(comm, Reduce{.x = view, .root = root, .op = reduction_of(op), .out = comm.rank() == root ? view : Tensor()});
+  });
+}
+
+auto ProcessGroupTessera::allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts)
+    -> WorkPtr {
+  const Kind kind{OpType::ALLGATHER, "tessera:all_gather", OpCode::all_gather_parts};
+  return launch(kind, when(opts), outputs.empty() ? Tensors() : outputs[0], [outputs, inputs](Comm& comm) {
+    const Flat input(comm, {only(inputs, "the list of inputs")});
+    const auto parts = flats(comm, one_for_each(only(outputs, "the list of output lists"), "the output list", comm));
+    run(comm, gather_parts(input, parts));
+    spread(parts);
+  });
+}
+
+auto ProcessGroupTessera::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+                                              const c10d::AllgatherOptions& opts) -> WorkPtr {
+  const Kind kind{OpType::ALLGATHER_COALESCED, "tessera:all_gather", OpCode::all_gather_parts};
+  Tensors written;
+  for (const Tensors& list : outputs) written.insert(written.end(), list.begin(), list.end());
+  return launch(kind, when(opts), written, [outputs, inputs](Comm& comm) {
+    std::vector<std::vector<Flat>> parts;
+    std::vector<AllGatherParts> ops;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      Tensors from_each;  // outputs[rank][i]
+      for (const Tensors& list : outputs) {
+        check_pairs(list, inputs);
+        from_each.push_back(list[i]);
+      }
+      parts.push_back(flats(comm, one_for_each(from_each, "the list of output lists", comm)));
+      ops.push_back(gather_parts(Flat(comm, {inputs[i]}), parts.back()));
+    }
+    run(comm, ops);
+    for (const auto& list : parts) spread(list);
+  });
+}
+
+auto ProcessGroupTessera::_allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& opts)
+    -> WorkPtr {
+  const Kind kind{OpType::_ALLGATHER_BASE, "tessera:all_gather", OpCode::all_gather};
+  return launch(kind, when(opts), {output}, [output, input](Comm& comm) {
+    const Flat in(comm, {input}), out(comm, {output});
+    run(comm, AllGather{.x = in.filled().tensor(), .out = out.target()});
+    out.spread();
+  });
+}
+
+auto ProcessGroupTessera::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                          const c10d::AllgatherOptions& opts) -> WorkPtr {
+  const Kind kind{OpType::ALLGATHER_COALESCED, "tessera:all_gather", OpCode::all_gather};
+  return launch(kind, when(opts), outputs, [outputs, inputs](Comm& comm) {
+    check_pairs(outputs, inputs);
+    const auto in = flats(comm, inputs), out = flats(comm, outputs);
+    std::vector<AllGather> ops;
+    for (size_t i = 0; i < in.size(); ++i) ops.push_back({.x = in[i].filled().tensor(), .out = out[i].target()});
+    run(comm, ops);
+    spread(out);
+  });
+}
+
+auto ProcessGroupTessera::gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& opts)
+    -> WorkPtr {
+  const Kind kind{OpType::GATHER, "tessera:gather", OpCode::gather};
+  const Tensors written = outputs.empty() ? Tensors() : outputs[0];
+  return launch(kind, when(opts), written, [outputs, inputs, root = opts.rootRank](Comm& comm) {
+    const Flat input(comm, {only(inputs, "the list of inputs")});
+    Gather op{.x = input.filled().tensor(), .root = root};
+    if (comm.rank() != root) {
+      run(comm, op);
+      return;
+    }
+    const Flat list(comm, one_for_each(only(outputs, "the list of output lists"), "the output list", comm));
+    op.sizes = list.sizes();
+    op.out = list.target();
+    run(comm, op);
+    list.spread();
+  });
+}
+
+auto ProcessGroupTessera::scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& opts)
+    -> WorkPtr {
+  const Kind kind{OpType::SCATTER, "tessera:scatter", OpCode::scatter};
+  return launch(kind, when(opts), outputs, [outputs, inputs, root = opts.rootRank](Comm& comm) {
+    const Flat output(comm, {only(outputs, "the list of outputs")});
+    if (comm.rank() == root) {
+      const Flat list(comm, one_for_each(only(inputs, "the list of input lists"), "the input list", comm));
+      run(comm, Scatter{.x = list.filled().tensor(), .root = root, .sizes = list.sizes(), .out = output.target()});
+    } else {
+      run(comm, Scatter{.root = root, .out = output.target()});
+    }
+    output.spread();
+  });
+}
+
+auto ProcessGroupTessera::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                         const c10d::ReduceScatterOptions& opts) -> WorkPtr {
+  const Kind kind{OpType::REDUCE_SCATTER, "tessera:reduce_scatter", OpCode::reduce_scatter};
+  return launch(kind, when(opts), outputs, [outputs, inputs, op = opts.reduceOp](Comm& comm) {
+    const Flat output(comm, {only(outputs, "the list of outputs")}, true);
+    const Flat list(comm, one_for_each(only(inputs, "the list of input lists"), "the input list", comm), true);
+    run(comm, ReduceScatter{
+                  .x = list.filled().tensor(), .sizes = list.sizes(), .op = reduction_of(op), .out = output.target()});
+    output.spread();
+  });
+}
+
+auto ProcessGroupTessera::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                               const c10d::ReduceScatterOptions& opts) -> WorkPtr {
+  const Kind kind{OpType::_REDUCE_SCATTER_BASE, "tessera:reduce_scatter", OpCode::reduce_scatter};
+  return launch(kind, when(opts), {output}, [output, input, op = opts.reduceOp](Comm& comm) {
+    const Flat in(comm, {input}, true), out(comm, {output}, true);
+    run(comm, ReduceScatter{.x = in.filled().tensor(), .op = reduction_of(op), .out = out.target()});
+    out.spread();
+  });
+}
+
+auto ProcessGroupTessera::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                          const c10d::ReduceScatterOptions& opts) -> WorkPtr {
+  const Kind kind{OpType::REDUCE_SCATTER_TENSOR_COALESCED, "tessera:reduce_scatter", OpCode::reduce_scatter};
+  return launch(kind, when(opts), outputs, [outputs, inputs, op = opts.reduceOp](Comm& comm) {
+    check_pairs(outputs, inputs);
+    const auto in = flats(comm, inputs, true), out = flats(comm, outputs, true);
+    std::vector<ReduceScatter> ops;
+    for (size_t i = 0; i < in.size(); ++i) {
+      ops.push_back({.x = in[i].filled().tensor(), .op = reduction_of(op), .out = out[i].target()});
+    }
+    run(comm, ops);
+    spread(out);
+  });
+}
+
+auto ProcessGroupTessera::alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_sizes,
+                                        std::vector<int64_t>& input_sizes, const c10d::AllToAllOptions& opts)
+    -> WorkPtr {
+  const Kind kind{OpType::ALLTOALL_BASE, "tessera:all_to_all", OpCode::all_to_all_v};
+  return launch(kind, when(opts), {output}, [output, input, output_sizes, input_sizes](Comm& comm) {
+    const Flat in(comm, {input}), out(comm, {output});
+    run(comm, AllToAllV{.x = in.filled().tensor(),
+                        .send_sizes = split_sizes(input, input_sizes, comm, "input"),
+                        .recv_sizes = split_sizes(output, output_sizes, comm, "output"),
+                        .out = out.target()});
+    out.spread();
+  });
+}
+
+auto ProcessGroupTessera::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) -> WorkPtr {
+  const Kind kind{OpType::ALLTOALL, "tessera:all_to_all", OpCode::all_to_all_v};
+  return launch(kind, when(opts), outputs, [outputs, inputs](Comm& comm) {
+    const Flat in(comm, one_for_each(inputs, "the input list", comm));
+    const Flat out(comm, one_for_each(outputs, "the output list", comm));
+    run(comm,
+        AllToAllV{.x = in.filled().tensor(), .send_sizes = in.sizes(), .recv_sizes = out.sizes(), .out = out.target()});
+    out.spread();
+  });
+}
+
+auto ProcessGroupTessera::barrier(const c10d::BarrierOptions& opts) -> WorkPtr {
+  const Kind kind{OpType::BARRIER, "tessera:barrier", OpCode::barrier};
+  return launch(kind, when(opts), {}, [](Comm& comm) { comm.barrier(); });
+}
+
+void ProcessGroupTessera::monitoredBarrier(const c10d::BarrierOptions& opts, bool) {
+  const Kind kind{OpType::BARRIER, "tessera:barrier", OpCode::barrier};
+  launch(kind, {false, opts.timeout}, {}, [](Comm& comm) { comm.barrier(); })->wait();
+}
+
+auto ProcessGroupTessera::send(Tensors& tensors, int to, int tag) -> WorkPtr {
+  try {
+    const at::Tensor& tensor = only(tensors, "tensors");
+    auto parcel = std::make_shared<Parcel>(start_send(comm(), view_of(tensor), to, tag), tensor);
+    parcels_.add(parcel);
+    return c10::make_intrusive<Message>(getRank(), OpType::SEND, parcel, message_line_);
+  } catch (...) {
+    std::rethrow_exception(as_torch(std::current_exception()));
+  }
+}
+
+auto ProcessGroupTessera::receive(OpType type, const Tensors& tensors, int from, int tag) -> WorkPtr {
+  try {
+    const at::Tensor& tensor = only(tensors, "tensors");
+    auto parcel = std::make_shared<Parcel>(start_recv(comm(), from, tag, view_of(tensor)), tensor);
+    parcels_.add(parcel);
+    return c10::make_intrusive<Message>(getRank(), type, parcel, message_line_);
+  } catch (...) {
+    std::rethrow_exception(as_torch(std::current_exception()));
+  }
+}
+
+auto ProcessGroupTessera::recv(Tensors& tensors, int from, int tag) -> WorkPtr {
+  return receive(OpType::RECV, tensors, from, tag);
+}
+
+auto ProcessGroupTessera::recvAnysource(Tensors& tensors, int tag) -> WorkPtr {
+  return receive(OpType::RECVANYSOURCE, tensors, kAnySource, tag);
+}
+
+at::Tensor ProcessGroupTessera::shard_dim_alltoall(const at::Tensor& input, int64_t gather_dim, int64_t shard_dim) {
+  const Kind kind{OpType::ALLTOALL, "tessera:shard_dim_alltoall", OpCode::all_to_all};
+  Tensor result;
+  launch(kind, {false, c10d::kUnsetTimeout}, {}, [&](Comm& comm) {
+    result = run(comm, AllToAll{.x = view_of(input), .split_dim = shard_dim, .concat_dim = gather_dim}).tensor;
+  })->wait();
+  return as_torch(result, input.scalar_type());
+}
+
+}  // namespace tessera::backend

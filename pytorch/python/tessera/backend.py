@@ -1,0 +1,110 @@
+"""The c10d backend "tessera": torch.distributed over shared memory, for tensors on the CPU and ranks on one host.
+
+Importing this module registers it; then ``dist.init_process_group("tessera")`` or ``"cpu:tessera,cuda:nccl"`` works
+under torchrun and spawn, and so do DDP, FSDP2 and DTensor. See docs/pytorch-backend.md.
+
+DTensor has no all-to-all on CPU meshes: it gathers everything and keeps a part. Importing this module replaces that
+function, in the two modules that bind it, by one that takes the real all-to-all for meshes on a tessera group and
+PyTorch's own way for all others. ``TESSERA_DTENSOR_ALLTOALL=0`` in the environment leaves it alone.
+"""
+
+import collections
+import functools
+import importlib.abc
+import importlib.util
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+
+from tessera._backend import ProcessGroupTessera, make_group
+
+__all__ = ["ProcessGroupTessera", "register"]
+
+# How often this process has made a group of each name. A group that is destroyed and made again meets under the same
+# name in the same store, where the strings of the first meeting may still lie.
+_made = collections.Counter()
+
+
+def _create(options, _):
+    name = "world" if not dist.is_initialized() else f"group {options.group_id}"
+    _made[options.group_id] += 1
+    return make_group(
+        store=options.store,
+        prefix=f"tessera{_made[options.group_id]}/",
+        rank=options.group_rank,
+        size=options.group_size,
+        timeout_s=options.timeout.total_seconds(),
+        name=name,
+    )
+
+
+def _tessera_group(mesh, mesh_dim):
+    """The backend of the mesh's group along that dimension; None where it is another one."""
+    try:
+        backend = mesh.get_group(mesh_dim)._get_backend(torch.device("cpu"))
+    except RuntimeError:  # the group has no backend for the CPU
+        return None
+    return backend if isinstance(backend, ProcessGroupTessera) else None
+
+
+def _replace_shard_dim_alltoall():
+    from torch.distributed import _functional_collectives as funcol
+    from torch.distributed.tensor import _collective_utils, placement_types
+
+    original = _collective_utils.shard_dim_alltoall
+
+    @functools.wraps(original)
+    def shard_dim_alltoall(input, gather_dim, shard_dim, mesh, mesh_dim):
+        if isinstance(input, funcol.AsyncCollectiveTensor):
+            input = input.wait()
+        # Anything else is traced, fake or a subclass of another kind: PyTorch's own operators see it.
+        plain = type(input) in (torch.Tensor, torch.nn.Parameter) and input.device.type == "cpu"
+        if plain and not funcol._are_we_tracing():
+            group = _tessera_group(mesh, mesh_dim)
+            if group is not None:
+                return group.shard_dim_alltoall(input, gather_dim, shard_dim)
+        return original(input, gather_dim, shard_dim, mesh, mesh_dim)
+
+    _collective_utils.shard_dim_alltoall = shard_dim_alltoall
+    placement_types.shard_dim_alltoall = shard_dim_alltoall
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Calls a function when a module has been imported: importing DTensor takes a second that not everybody needs."""
+
+    def __init__(self, name, then):
+        self._name, self._then = name, then
+
+    def find_spec(self, fullname, path, target=None):
+        if fullname != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        execute = spec.loader.exec_module
+
+        def execute_and_go_on(module):
+            execute(module)
+            sys.modules.setdefault(fullname, module)
+            self._then()
+
+        spec.loader.exec_module = execute_and_go_on
+        return spec
+
+
+def register():
+    """Makes the backend known to torch.distributed. Local; any number of times."""
+    if "TESSERA" in dist.Backend._plugins:
+        return
+    dist.Backend.register_backend("tessera", _create, extended_api=True, devices=["cpu"])
+    if os.environ.get("TESSERA_DTENSOR_ALLTOALL", "1") == "0":
+        return
+    binds_it = "torch.distributed.tensor.placement_types"
+    if binds_it in sys.modules:
+        _replace_shard_dim_alltoall()
+    else:
+        sys.meta_path.insert(0, _AfterImport(binds_it, _replace_shard_dim_alltoall))
+
+
+register()

@@ -1,0 +1,182 @@
+"""Ranks that die, disagree or do not come, as Python sees them; and what stays behind: nothing."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import run_ranks, start_group
+
+
+def caught(fn):
+    """The exception's type and text."""
+    try:
+        fn()
+    except Exception as error:
+        return type(error).__name__, str(error)
+    return "nothing", ""
+
+
+def _killed(rank, size, asynchronous):
+    dist.barrier()
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    start = time.monotonic()
+
+    def reduce():
+        work = dist.all_reduce(torch.ones(100_000), async_op=asynchronous)
+        if asynchronous:
+            work.wait()
+
+    error = caught(reduce)
+    return error, time.monotonic() - start
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_killed_rank_is_named(asynchronous):
+    reports = run_ranks(3, _killed, asynchronous, may_die=[1])
+    for rank in (0, 2):
+        (kind, text), seconds = reports[rank]
+        assert kind == "DistBackendError" and "rank 1 left" in text and "its process is gone" in text, text
+        assert seconds < 30
+
+
+def _late(rank, size):
+    if rank == 2:
+        time.sleep(3)
+        return ("", "")
+    return caught(dist.barrier)
+
+
+def test_a_barrier_names_who_is_missing():
+    reports = run_ranks(3, _late, timeout_s=1.0)
+    for rank in (0, 1):
+        kind, text = reports[rank]
+        assert kind == "DistBackendError" and "rank 2 did not come within 1 s" in text, text
+
+
+def _missing_at_start(rank, size, folder):
+    if rank == 1:
+        return ("", "")
+    return caught(lambda: start_group(rank, size, os.path.join(folder, "meeting"), timeout_s=1.0))
+
+
+def test_who_does_not_come_to_the_start_is_named(tmp_path):
+    reports = run_ranks(3, _missing_at_start, str(tmp_path), backend=None)
+    for rank in (0, 2):
+        kind, text = reports[rank]
+        assert kind == "DistBackendError" and "rank 1 of 3 did not come" in text, text
+
+
+def _disagree(rank, size):
+    errors = [
+        caught(lambda: dist.all_reduce(torch.ones(3 + (rank == 1)))),
+        caught(lambda: dist.broadcast(torch.ones(2, dtype=torch.float64 if rank == 1 else torch.float32), 0)),
+        caught(lambda: dist.all_reduce(torch.ones(2)) if rank != 1 else dist.barrier()),
+        # Wrong on one rank alone: all hear of it.
+        caught(lambda: dist.all_gather([torch.zeros(2)] * (size - (rank == 1)), torch.zeros(2))),
+        caught(lambda: dist.all_to_all_single(torch.zeros(size), torch.zeros(size + (rank == 1)))),
+    ]
+    t = torch.ones(2)
+    dist.all_reduce(t)  # the group lives on
+    assert t.tolist() == [size, size]
+    return errors
+
+
+def test_ranks_that_disagree_all_hear_it_and_go_on():
+    reports = run_ranks(3, _disagree)
+    assert reports[0] == reports[1] == reports[2]
+    shape, dtype, operation, count, uneven = reports[0]
+    assert shape[0] == "DistBackendError" and "the ranks do not agree" in shape[1] and "[4]" in shape[1], shape
+    assert dtype[0] == "TypeError" and "rank 1 gave float64" in dtype[1], dtype
+    assert operation[0] == "DistBackendError" and "barrier" in operation[1], operation
+    assert count[0] == "ValueError" and "2 tensors for 3 ranks" in count[1], count
+    assert uneven[0] == "ValueError" and "4 rows" in uneven[1], uneven
+
+
+def usage():
+    gc.collect()
+    with open("/proc/self/status") as status:
+        resident = next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
+    with open("/proc/self/maps") as maps:
+        return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")), len(maps.readlines()), resident
+
+
+def _again_and_again(rank, size, folder, times):
+    def once(i):
+        start_group(rank, size, os.path.join(folder, f"store{i}"))
+        t = torch.ones(1000)
+        dist.all_reduce(t, async_op=True).wait()
+        assert t[0] == size
+        dist.destroy_process_group()
+
+    for i in range(10):
+        once(i)
+    before = usage()
+    for i in range(10, times):
+        once(i)
+    return before, usage()
+
+
+def test_groups_start_and_stop_without_a_leak(tmp_path):
+    times = 1000 if os.environ.get("TESSERA_SOAK") else 150
+    for before, after in run_ranks(2, _again_and_again, str(tmp_path), times, backend=None, limit_s=600):
+        assert after[:2] == before[:2], "descriptors, threads"
+        assert after[2] <= before[2] + 10, "mappings"
+        assert after[3] <= before[3] + 20_000, "KiB of memory"
+
+
+def _group_after_group(rank, size):
+    """One store for all, as torchrun's agent has it: names of groups come again."""
+    before = usage()
+    for i in range(100):
+        group = dist.new_group(list(range(size)))
+        t = torch.ones(10)
+        dist.all_reduce(t, group=group)
+        dist.destroy_process_group(group)
+        del group
+    return before, usage()
+
+
+def test_new_groups_come_and_go_without_a_leak():
+    for before, after in run_ranks(2, _group_after_group):
+        assert after[0] <= before[0] + 2 and after[1] <= before[1] + 1, (before, after)
+
+
+TORCHRUN_PROGRAM = """
+import torch
+import torch.distributed as dist
+
+import tessera.backend
+from torch.distributed.tensor import _collective_utils, placement_types
+
+assert placement_types.shard_dim_alltoall is _collective_utils.shard_dim_alltoall
+assert hasattr(placement_types.shard_dim_alltoall, "__wrapped__")  # though DTensor was imported later
+for i in range(3):  # the agent's store keeps what was said the first time
+    dist.init_process_group("tessera")
+    t = torch.ones(4) * (dist.get_rank() + i)
+    dist.all_reduce(t)
+    assert t.tolist() == [1.0 + 2 * i] * 4, t
+    dist.destroy_process_group()
+print("fine", flush=True)
+"""
+
+
+def test_torchrun_and_again_with_the_same_store(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(TORCHRUN_PROGRAM)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and done.stdout.count("fine") == 2, done.stderr
+
+
+def test_nothing_stays_in_dev_shm():
+    before = sorted(os.listdir("/dev/shm"))
+    run_ranks(3, _killed, False, may_die=[1])
+    left = [name for name in sorted(os.listdir("/dev/shm")) if name not in before and "tessera" in name]
+    assert not left
