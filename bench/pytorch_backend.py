@@ -1,0 +1,122 @@
+"""torch.distributed over tessera beside Gloo, in the same processes, in interleaved rounds.
+
+    python bench/pytorch_backend.py [--ranks 2] [--rounds 15]
+
+Each case runs on both backends in every round, in turns; a round's time is the slowest rank's. Printed: the median over
+the rounds of each, and the median of the rounds' ratios. What DTensor does is PyTorch's own code on both sides.
+"""
+
+import argparse
+import logging
+import statistics
+import tempfile
+import time
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+
+import tessera.backend  # noqa: F401  registers the backend
+
+SMALL, LARGE = 1024, 32 << 20  # bytes of the whole tensor
+
+
+def dtensor_case(source, target, total):
+    def make(group, size, rank):
+        mesh = DeviceMesh.from_group(group, "cpu")
+        side = 16 if total == SMALL else 2048
+        whole = torch.rand(side, total // 4 // side)
+        if isinstance(source, Partial):
+            local = whole
+        else:
+            local = whole.chunk(size, source.dim)[rank].contiguous()
+        there = DTensor.from_local(local, mesh, [source], run_check=False)
+
+        def call():
+            moved = there.redistribute(mesh, [target]).to_local()
+            return moved.wait() if hasattr(moved, "wait") else moved
+
+        return call
+
+    return make
+
+
+def all_reduce_case(total):
+    def make(group, size, rank):
+        x = torch.ones(total // 4)
+        return lambda: dist.all_reduce(x, group=group)
+
+    return make
+
+
+def all_gather_case(total):
+    def make(group, size, rank):
+        x, out = torch.ones(total // 4 // size), torch.empty(total // 4 // size * size)
+        return lambda: dist.all_gather_single(out, x, group=group)
+
+    return make
+
+
+def all_to_all_case(total):
+    def make(group, size, rank):
+        x = torch.ones(total // 4 // size * size)
+        out = torch.empty_like(x)
+        return lambda: dist.all_to_all_single(out, x, group=group)
+
+    return make
+
+
+def cases():
+    for total in (SMALL, LARGE):
+        label = "1 KiB" if total == SMALL else "32 MiB"
+        yield f"DTensor S0 → S1, {label}", dtensor_case(Shard(0), Shard(1), total), total
+        yield f"DTensor S0 → R, {label}", dtensor_case(Shard(0), Replicate(), total), total
+        yield f"DTensor P → S0, {label}", dtensor_case(Partial(), Shard(0), total), total
+        yield f"DTensor P → R, {label}", dtensor_case(Partial(), Replicate(), total), total
+        yield f"all_reduce, {label}", all_reduce_case(total), total
+        yield f"all_gather_single, {label}", all_gather_case(total), total
+        yield f"all_to_all_single, {label}", all_to_all_case(total), total
+
+
+def timed(call, repeats, group):
+    dist.barrier(group=group)
+    start = time.perf_counter()
+    for _ in range(repeats):
+        call()
+    return (time.perf_counter() - start) / repeats
+
+
+def be_rank(rank, size, store_file, rounds):
+    torch.set_num_threads(1)
+    logging.getLogger("torch.distributed.tensor").setLevel(logging.ERROR)  # of the fallback over Gloo
+    dist.init_process_group("tessera", store=dist.FileStore(store_file, size), rank=rank, world_size=size)
+    groups = {"tessera": dist.new_group(backend="tessera"), "gloo": dist.new_group(backend="gloo")}
+    if rank == 0:
+        print(f"{size} ranks, {rounds} rounds; µs: median (best)")
+        print(f"{'':34}{'tessera':>20}{'gloo':>22}{'gloo/tessera':>14}")
+    for name, make, total in cases():
+        calls = {backend: make(group, size, rank) for backend, group in groups.items()}
+        repeats = 20 if total == SMALL else 1
+        times = {backend: [] for backend in calls}
+        for i in range(rounds + 1):
+            for backend in sorted(calls, reverse=i % 2 == 0):
+                slowest = torch.tensor([timed(calls[backend], repeats, groups[backend])])
+                dist.all_reduce(slowest, dist.ReduceOp.MAX)
+                if i > 0:  # the first round warms up
+                    times[backend].append(slowest.item() * 1e6)
+        if rank == 0:
+            ratio = statistics.median(g / t for g, t in zip(times["gloo"], times["tessera"], strict=True))
+            ours, theirs = (f"{statistics.median(times[b]):.0f} ({min(times[b]):.0f})" for b in ("tessera", "gloo"))
+            print(f"{name:34}{ours:>20}{theirs:>22}{ratio:>14.1f}", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=15)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(be_rank, (options.ranks, folder + "/store", options.rounds), options.ranks)
