@@ -6,6 +6,7 @@ import tempfile
 import time
 import traceback
 from datetime import timedelta
+from multiprocessing import forkserver
 
 import torch
 import torch.distributed as dist
@@ -14,8 +15,16 @@ import tessera.backend  # noqa: F401  registers the backend
 
 # Every rank would import torch anew; a server that has done so once forks them.
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch.distributed.tensor", "tessera.backend"])
 forked_process = _context.Process
+
+
+def preload(*modules):
+    """From now on the server has imported these too."""
+    forkserver._forkserver._stop()
+    _context.set_forkserver_preload(["torch.distributed.tensor", "tessera.backend", *modules])
+
+
+preload()
 
 
 class RankFailed(AssertionError):
