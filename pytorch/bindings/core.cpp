@@ -178,6 +178,24 @@ RunOptions options_of(const std::string& name, double timeout) {
   return options;
 }
 
+// get(key, seconds) answers with bytes, or None when the time is over.
+std::shared_ptr<Comm> join_processes(const nb::callable& set, const nb::callable& get, int rank, int size,
+                                     const std::string& name, double timeout) {
+  const Meeting meeting{[&](const std::string& key, const std::string& value) {
+                          nb::gil_scoped_acquire gil;
+                          set(key, nb::bytes(value.data(), value.size()));
+                        },
+                        [&](const std::string& key, std::chrono::milliseconds time) -> std::optional<std::string> {
+                          nb::gil_scoped_acquire gil;
+                          const nb::object answer = get(key, std::chrono::duration<double>(time).count());
+                          if (answer.is_none()) return std::nullopt;
+                          const auto bytes = nb::cast<nb::bytes>(answer);
+                          return std::string(bytes.c_str(), bytes.size());
+                        }};
+  nb::gil_scoped_release no_gil;
+  return std::make_shared<Comm>(join(meeting, rank, size, options_of(name, timeout)));
+}
+
 nb::dict stats_of(const Comm& comm) {
   const Stats s = comm.stats();
   nb::dict dict;
@@ -222,6 +240,7 @@ void bind_comm(nb::module_& m) {
       .def_prop_ro("handle", [](Comm& comm) { return nb::capsule(&comm, "tessera.Comm"); });
   m.def(
       "from_env", [] { return std::make_shared<Comm>(Comm::from_env()); }, nb::call_guard<nb::gil_scoped_release>());
+  m.def("join", &join_processes);
   m.def("run", [](int ranks, nb::callable fn, const std::string& name, double timeout) {
     Ranks(std::move(fn)).run(ranks, options_of(name, timeout));
   });

@@ -9,7 +9,7 @@
 """
 
 from . import arrays
-from ._comm import Comm, run
+from ._comm import Comm, join, run
 from ._errors import AbortedError, DTypeError, Error, MismatchError, PeerLostError, ShapeError, TimeoutError
 from ._version import __version__
 
@@ -71,6 +71,7 @@ __all__ = [
     "broadcast",
     "gather",
     "gather_sizes",
+    "join",
     "reduce",
     "reduce_scatter",
     "run",

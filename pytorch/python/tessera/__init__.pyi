@@ -39,6 +39,15 @@ class Comm:
 
 _Group = Union[Comm, ProcessGroup, None]
 
+def join(
+    set: Callable[[str, bytes], object],
+    get: Callable[[str, float], bytes | None],
+    rank: int,
+    size: int,
+    *,
+    name: str = "world",
+    timeout: float = 300.0,
+) -> Comm: ...
 def run(ranks: int, fn: Callable[..., _T], *args: Any, name: str = "world", timeout: float = 300.0) -> list[_T]: ...
 def all_gather(
     x: Tensor, dim: int = 0, sizes: _Sizes = None, *, group: _Group = None, grad: _Grad = "sum"

@@ -88,6 +88,16 @@ def thread_comm():
     return getattr(_local, "comm", None)
 
 
+def join(set, get, rank, size, *, name="world", timeout=300.0):
+    """The communicator of `size` processes of one host that nobody started as ranks; this one is `rank`. Collective.
+
+    They find each other through set(key, value) and get(key, seconds), of a key-value store that all of them reach:
+    values are bytes, and get() returns None when the time is over. Keys must be new to the store. Raises Error where the
+    processes are not on one host, TimeoutError with the names of those that did not come.
+    """
+    return Comm(_core.join(set, get, rank, size, name, timeout))
+
+
 def run(ranks, fn, *args, name="world", timeout=300.0):
     """Runs fn(comm, *args) on `ranks` threads of this process and returns what each returned, by rank.
 

@@ -1,0 +1,125 @@
+"""Groups of other backends: torch.distributed on Gloo, and tessera's calls on its groups."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import textwrap
+
+import pytest
+
+BEGIN = """
+import datetime, os, sys, warnings
+import torch, torch.distributed as dist, tessera
+rank, size, store = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+def start(name="", seconds=60, backend="gloo"):
+    dist.init_process_group(backend, init_method="file://" + store + name, rank=rank, world_size=size,
+                            timeout=datetime.timedelta(seconds=seconds))
+start()
+"""
+
+
+def on_gloo(ranks, program, timeout=180):
+    """What each process printed; all must end well."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-c", BEGIN + textwrap.dedent(program)]
+        processes = [
+            subprocess.Popen(
+                [*command, str(rank), str(ranks), os.path.join(folder, "store")],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for rank in range(ranks)
+        ]
+        printed = [process.communicate(timeout=timeout)[0] for process in processes]
+    assert all(process.returncode == 0 for process in processes), "\n".join(printed)
+    return printed
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_the_world(ranks):
+    on_gloo(
+        ranks,
+        """
+        for rows in (1, 2000):  # within a record, and read out of the other's memory
+            x = torch.full((rows * rank, 33), float(rank), requires_grad=True)
+            gathered, sizes = tessera.all_gather(x)
+            assert sizes.tolist() == [rows * r for r in range(size)]
+            assert all(part.eq(r).all() for r, part in enumerate(gathered.split(sizes.tolist())))
+            (gathered * (rank + 1)).sum().backward()
+            assert x.grad.eq(sum(range(1, size + 1))).all()
+        dist.destroy_process_group()
+        """,
+    )
+
+
+def test_a_group_of_some_and_the_world_again():
+    on_gloo(
+        4,
+        """
+        some = dist.new_group([1, 3])
+        if rank in (1, 3):
+            gathered, sizes = tessera.all_gather(torch.full((rank,), rank), group=some)
+            assert gathered.tolist() == [1, 3, 3, 3] and sizes.tolist() == [1, 3]
+        assert tessera.all_reduce(torch.tensor(rank)).item() == 6
+        dist.destroy_process_group()
+        start("again")
+        assert tessera.all_reduce(torch.tensor(1.0)).item() == 4
+        dist.destroy_process_group()
+        """,
+    )
+
+
+def test_beside_the_groups_own_calls():
+    """Both kinds of calls, one after the other, and the drop-in for a copied file."""
+    on_gloo(
+        3,
+        """
+        from tessera.compat import st_moe
+        for turn in range(20):
+            t = torch.tensor([float(rank + turn)])
+            dist.all_reduce(t)
+            assert t.item() == 3 + 3 * turn
+            assert tessera.all_reduce(torch.tensor([rank + turn])).item() == 3 + 3 * turn
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            gathered, sizes = st_moe.all_gather_variable_dim(torch.full((rank, 2), rank), dim=0)
+        assert gathered.shape == (3, 2) and sizes.tolist() == [0, 1, 2]
+        dist.destroy_process_group()
+        """,
+    )
+
+
+def test_ranks_that_disagree_hear_the_same():
+    printed = on_gloo(
+        2,
+        """
+        try:
+            tessera.all_gather(torch.zeros(2, 3 + rank))
+        except tessera.MismatchError as error:
+            print(error)
+        assert tessera.all_reduce(torch.tensor(1)).item() == 2  # nothing was moved, and all goes on
+        dist.destroy_process_group()
+        """,
+    )
+    assert printed[0] == printed[1] and "dim 1 is 4, rank 0 has 3" in printed[0], printed
+
+
+def test_a_rank_that_does_not_come_is_named():
+    printed = on_gloo(
+        2,
+        """
+        dist.destroy_process_group()
+        start("late", seconds=3)
+        if rank == 0:
+            try:
+                tessera.all_gather(torch.zeros(2))
+            except TimeoutError as error:
+                print(error)
+        else:
+            import time
+            time.sleep(6)
+        """,
+    )
+    assert "rank 1 of 2 did not come" in printed[0], printed
