@@ -27,7 +27,7 @@ struct Meeting {
 // communicators of earlier calls live.
 // Collective among the processes. Throws Error where they are not on one host or not of one user, PeerLostError,
 // TimeoutError (which names who did not come) after options.timeout. Cost: four messages of the meeting, a thread and
-// size + 2 descriptors for as long as the communicator lives.
+// size + 1 descriptors for as long as the communicator lives.
 Comm join(const Meeting& meeting, int rank, int size, const RunOptions& options = {});
 
 }  // namespace tessera

@@ -215,12 +215,12 @@ int fetch(const Address& address, const Identity& host, int rank, Deadline deadl
   Request request;
   std::memcpy(request.secret, address.secret.data(), sizeof(request.secret));
   request.rank = rank;
-  if (::send(connection.get(), &request, sizeof(request), MSG_NOSIGNAL) != sizeof(request)) fail_join("send");
+  const auto sent = ::send(connection.get(), &request, sizeof(request), MSG_NOSIGNAL);
   pollfd polled{connection.get(), POLLIN, 0};
-  while (::poll(&polled, 1, slice_ms(deadline)) <= 0) {
+  while (sent == sizeof(request) && ::poll(&polled, 1, slice_ms(deadline)) <= 0) {
     if (Clock::now() >= deadline) throw TimeoutError("tessera::join(): rank 0 did not hand its memory over");
   }
-  const int descriptor = receive_descriptor(connection.get());
+  const int descriptor = sent == sizeof(request) ? receive_descriptor(connection.get()) : -1;
   if (descriptor < 0) {
     throw PeerLostError("tessera::join(): rank 0 ended, or failed, before it handed its memory over");
   }
