@@ -111,6 +111,7 @@ void append_exchange(const Arranged& a, int rank, int x, int out, std::span<cons
   Dims axes;
   for (const size_t axis : exchange.reduced_axes()) axes.push_back(exchange.from().mesh().size(axis));
   const auto terms = static_cast<size_t>(exchange.terms());
+  move.for_one_sum_each = move.for_one_sum_each || terms > 1;  // a receiver takes the terms that it holds itself
   for (size_t i = 0; i < a.receives.size(); i += terms) {
     const Box& box = a.receives[i].box;
     for (size_t t = 0; t < terms; ++t) {
@@ -227,6 +228,7 @@ void Rounds::clear() {
     move.receives.clear();
     move.terms.clear();
     move.sends.clear();
+    move.for_one_sum_each = false;
   }
   count_ = 0;
 }

@@ -42,7 +42,7 @@ class QueuedTask : public Task {
           "in the child");
     while (!by_itself_ && !is_done()) go_on();
     std::unique_lock lock(guard_);
-    changed_.wait(lock, [&] { return done_; });
+    wait_for_worker(lock);
     seen_ = true;
     if (error_ != nullptr) std::rethrow_exception(error_);
   }
@@ -52,7 +52,7 @@ class QueuedTask : public Task {
     if (!by_itself_ && comm != nullptr && !comm->may_go_on()) return;  // its own thread will
     while (!by_itself_ && !is_done()) go_on();
     std::unique_lock lock(guard_);
-    changed_.wait(lock, [&] { return done_; });
+    wait_for_worker(lock);
     // Taken away here: the error is its caller's, and the worker must not be
     // the last to have it.
     const std::exception_ptr error = std::exchange(error_, nullptr);
@@ -62,6 +62,17 @@ class QueuedTask : public Task {
  private:
   // The worker lives in the parent, and may have held the lock.
   bool forked() const { return fork_generation.load(std::memory_order_relaxed) != born_in_; }
+
+  // What goes on only on this thread, on other communicators, goes on meanwhile.
+  void wait_for_worker(std::unique_lock<std::mutex>& lock) {
+    const auto is_over = [&] { return done_; };
+    while (FiberQueue::any_here() && !changed_.wait_for(lock, std::chrono::microseconds(100), is_over)) {
+      lock.unlock();
+      FiberQueue::progress_all();
+      lock.lock();
+    }
+    changed_.wait(lock, is_over);
+  }
 
   bool is_done() const {
     std::lock_guard lock(guard_);

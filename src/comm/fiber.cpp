@@ -102,6 +102,8 @@ void FiberQueue::progress_all() {
   }
 }
 
+bool FiberQueue::any_here() { return !Fiber::inside() && !queues.empty(); }
+
 bool let_others_go_on() {
   if (Fiber::inside()) {
     Fiber::pause();

@@ -52,6 +52,7 @@ class FiberQueue {
 
   // All of this thread, where it is in none of them.
   static void progress_all();
+  static bool any_here();
 
  private:
   void progress();

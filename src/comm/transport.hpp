@@ -65,6 +65,9 @@ struct Move {
   std::vector<Receive> receives;
   std::vector<Term> terms;
   std::vector<Send> sends;
+  // Ranks that want one box of one rank may want it for different sums: so it cannot be shared out among them. Alike on all
+  // ranks.
+  bool for_one_sum_each = false;
   // What this rank writes in it, of its tensors `mine`.
   int64_t received_bytes(std::span<const Tensor> mine) const {
     int64_t bytes = 0;

@@ -49,7 +49,7 @@ class HostedTransport : public Transport {
   Traffic traffic() const override;
 
  private:
-  void look(Moment moment) override { wide_->look_in(moment); }
+  void look(Moment moment) override { wide_->probe()(moment, rank(), static_cast<int64_t>(call_ / 256)); }
   bool is_alone() const { return hosts_.count() == 1; }
   bool is_here(int peer) const { return hosts_.host_of(peer) == host_number_; }
   bool leads() const { return hosts_.place_of(rank()) == 0; }

@@ -46,6 +46,7 @@ shm::Invitation invitation_from(const std::string& text) {
 // Null where any rank met with trouble.
 std::shared_ptr<shm::World> meet(MpiTransport& wide, const Hosts& hosts, Deadline deadline) {
   const int host = hosts.host_of(wide.rank()), place = hosts.place_of(wide.rank());
+  const shm::Way way = shm::parse_way(std::getenv("TESSERA_SHM_WAY"));
   Meeting meeting;
   std::shared_ptr<shm::Segment> segment;
   std::string invited;
@@ -67,10 +68,7 @@ std::shared_ptr<shm::World> meet(MpiTransport& wide, const Hosts& hosts, Deadlin
     return true;
   };
   if (!all_well()) return nullptr;
-  meeting.attempt([&] {
-    const shm::Way way = shm::parse_way(std::getenv("TESSERA_SHM_WAY"));
-    meeting.world = std::make_shared<shm::World>(segment, place, way, deadline);
-  });
+  meeting.attempt([&] { meeting.world = std::make_shared<shm::World>(segment, place, way, deadline); });
   return all_well() ? meeting.world : nullptr;
 }
 

@@ -36,6 +36,7 @@ class MpiTransport : public Transport {
   }
   void gather_trusted(const Tensor& x, const Tensor& out, size_t dim, const Sizes& sizes) override;
   bool owners_send() const override { return true; }
+  const Probe& probe() const { return probe_; }
   bool votes() const override { return circle_.size() >= voters_; }
   bool has_one_thread() const override { return world_->has_one_thread(); }
   void check_thread() const override { world_->check_thread(); }

@@ -124,6 +124,10 @@ void Sharing::cut_sends() {
   std::map<std::vector<int64_t>, int64_t> times;
   for (const Send& send : move_.sends) {
     if (hosts_.together(send.rank, rank_) || send.box.elements() == 0) continue;
+    if (move_.for_one_sum_each) {
+      across_.sends.push_back(send);
+      continue;
+    }
     std::vector<int64_t> key{hosts_.host_of(send.rank), send.tensor};
     append(key, send.box.offset);
     append(key, send.box.extent);
@@ -155,6 +159,7 @@ std::vector<int64_t> Sharing::key_of(const Receive& receive) const {
     key.push_back(term.tensor);
     append(key, term.box.offset);
   }
+  if (move_.for_one_sum_each) key.push_back(rank_);
   return key;
 }
 
