@@ -4,6 +4,7 @@
 
 #include <ATen/ops/from_blob.h>
 #include <c10/util/Exception.h>
+#include <torch/csrc/Exceptions.h>
 
 #include <fmt/format.h>
 
@@ -116,6 +117,26 @@ at::Tensor as_torch(const Tensor& tensor, at::ScalarType dtype) {
       tensor.data(), shape, strides, [owner = tensor](void*) mutable { owner = {}; }, at::TensorOptions().dtype(dtype));
 }
 
+namespace {
+
+// What tessera._core's hook throws when Ctrl-C ends a wait.
+constexpr std::string_view kInterrupted = "interrupted";
+
+std::exception_ptr keyboard_interrupt() {
+  python_error raised;
+  const PyGILState_STATE gil = PyGILState_Ensure();
+  PyObject* const core = PyImport_ImportModule("tessera._core");
+  Py_XDECREF(core == nullptr ? nullptr : PyObject_CallMethod(core, "take_interrupt", nullptr));  // it is told here
+  Py_XDECREF(core);
+  PyErr_Clear();
+  PyErr_SetNone(PyExc_KeyboardInterrupt);
+  raised.persist();
+  PyGILState_Release(gil);
+  return std::make_exception_ptr(std::move(raised));
+}
+
+}  // namespace
+
 std::exception_ptr as_torch(const std::exception_ptr& error) {
   constexpr c10::SourceLocation kNowhere{"", "", 0};
   try {
@@ -125,6 +146,7 @@ std::exception_ptr as_torch(const std::exception_ptr& error) {
   } catch (const ShapeError& e) {
     return std::make_exception_ptr(c10::ValueError(kNowhere, e.what()));
   } catch (const Error& e) {
+    if (std::string_view(e.what()) == kInterrupted) return keyboard_interrupt();
     return std::make_exception_ptr(c10::DistBackendError(kNowhere, e.what()));
   } catch (...) {
     return error;

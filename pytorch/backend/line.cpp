@@ -8,14 +8,18 @@ Line::~Line() {
     closing_ = true;
   }
   came_.notify_all();
-  if (worker_.joinable()) worker_.join();
+  for (std::thread& worker : workers_) worker.join();
 }
 
 void Line::start(c10::intrusive_ptr<Call> call) {
   std::lock_guard lock(guard_);
-  if (!worker_.joinable()) worker_ = std::thread([this] { work_off(); });
   waiting_.push_back(std::move(call));
+  have_worker();
   came_.notify_one();
+}
+
+void Line::have_worker() {
+  if (kept_ == workers_.size()) workers_.emplace_back([this] { work_off(); });
 }
 
 void Line::run(const c10::intrusive_ptr<Call>& call) {
@@ -56,12 +60,12 @@ void Line::work_off() {
   std::unique_lock lock(guard_);
   while (true) {
     came_.wait(lock, [&] { return closing_ || (!busy_ && !waiting_.empty()); });
-    if (!busy_ && !waiting_.empty()) run_next(lock);
+    if (!busy_ && !waiting_.empty()) run_next(lock, true);
     else if (closing_ && waiting_.empty()) return;
   }
 }
 
-void Line::run_next(std::unique_lock<std::mutex>& lock) {
+void Line::run_next(std::unique_lock<std::mutex>& lock, bool by_worker) {
   const auto call = std::move(waiting_.front());
   waiting_.pop_front();
   busy_ = true;
@@ -71,6 +75,13 @@ void Line::run_next(std::unique_lock<std::mutex>& lock) {
   busy_ = false;
   if (watching_ > 0) went_.notify_all();
   if (!waiting_.empty()) came_.notify_one();
+  if (!call->take_telling()) return;
+  if (by_worker) ++kept_;
+  if (!waiting_.empty()) have_worker();
+  lock.unlock();
+  call->tell();
+  lock.lock();
+  if (by_worker) --kept_;
 }
 
 Call::Call(int rank, c10d::OpType type, const char* title, std::vector<at::Tensor> outputs, std::function<void()> body,
@@ -98,11 +109,11 @@ void Call::run() {
   }
   body_ = nullptr;  // and with it the tensors that it kept
   finish(error);
-  {
-    std::lock_guard lock(mutex_);
-    if (!future_ || std::exchange(settled_, true)) return;
-  }
-  settle(*future_, outputs_, error);
+}
+
+bool Call::take_telling() {
+  std::lock_guard lock(mutex_);
+  return future_ && !std::exchange(settled_, true);
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> Call::getFuture() {

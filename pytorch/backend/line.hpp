@@ -16,6 +16,10 @@ namespace tessera::backend {
 
 class Call;
 
+// A future of a list of tensors, which is what c10d's callers expect.
+c10::intrusive_ptr<c10::ivalue::Future> new_future();
+void settle(c10::ivalue::Future& future, const std::vector<at::Tensor>& outputs, const std::exception_ptr& error);
+
 // Runs calls in the order in which they came: a started one on the line's own thread, or on that of whoever waits for it
 // first, which saves the way there and back. Thread safety: every function may be called from any thread.
 class Line {
@@ -32,15 +36,17 @@ class Line {
 
  private:
   void work_off();
-  void run_next(std::unique_lock<std::mutex>& lock);
+  void run_next(std::unique_lock<std::mutex>& lock, bool by_worker = false);
+  void have_worker();
 
   std::mutex guard_;
   std::condition_variable came_, went_;
   std::deque<c10::intrusive_ptr<Call>> waiting_;
   bool busy_ = false;
   bool closing_ = false;
-  int watching_ = 0;  // threads that wait for went_
-  std::thread worker_;
+  int watching_ = 0;                  // threads that wait for went_
+  std::vector<std::thread> workers_;  // one, and more while callbacks of futures keep the others
+  size_t kept_ = 0;                   // workers in callbacks
 };
 
 // A call on a Line, as c10d has it. What it throws comes out of wait().
@@ -53,8 +59,10 @@ class Call : public c10d::Work {
   std::vector<at::Tensor> result() override { return outputs_; }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
 
-  // For the line.
+  // For the line. When it has run, the future is told, if there is one: its callbacks may take long, and make calls.
   void run();
+  bool take_telling();
+  void tell() { settle(*future_, outputs_, exception_); }
   bool done() const;
 
  private:
@@ -64,9 +72,5 @@ class Call : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> future_;  // where somebody asked for it
   bool settled_ = false;                            // the future has the result
 };
-
-// A future of a list of tensors, which is what c10d's callers expect.
-c10::intrusive_ptr<c10::ivalue::Future> new_future();
-void settle(c10::ivalue::Future& future, const std::vector<at::Tensor>& outputs, const std::exception_ptr& error);
 
 }  // namespace tessera::backend

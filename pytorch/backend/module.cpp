@@ -76,6 +76,7 @@ PYBIND11_MODULE(_backend, module) {
       .def(
           "comm_address", [](ProcessGroupTessera& group) { return reinterpret_cast<uintptr_t>(&group.comm()); },
           "The address of the group's tessera::Comm, which lives as long as the group.")
+      .def_property_readonly("timeout_s", [](ProcessGroupTessera& group) { return group.timeout_s(); })
       .def_property_readonly("comm_name", [](ProcessGroupTessera& group) { return group.comm().name(); })
       .def("stats", [](ProcessGroupTessera& group) {
         const tessera::Stats stats = group.comm().stats();

@@ -157,6 +157,9 @@ void ProcessGroupTessera::run_body(const Kind& kind, std::chrono::milliseconds t
     } catch (const Error& e) {
       if (!e.collective()) tell_all(group, kind.op, std::current_exception());
       throw;
+    } catch (const std::exception&) {
+      tell_all(group, kind.op, std::current_exception());
+      throw;
     }
   } catch (...) {
     std::rethrow_exception(as_torch(std::current_exception()));

@@ -32,6 +32,7 @@ class ProcessGroupTessera : public c10d::Backend {
 
   const std::string getBackendName() const override { return "tessera"; }
   void setTimeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
+  double timeout_s() const { return std::chrono::duration<double>(timeout_.load()).count(); }
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return sequence_; }
   void abort() override;

@@ -174,7 +174,8 @@ class Ranks {
 RunOptions options_of(const std::string& name, double timeout) {
   RunOptions options;
   options.name = name;
-  options.timeout = std::chrono::nanoseconds(static_cast<int64_t>(timeout * 1e9));
+  constexpr double kLongest = 365.0 * 24 * 3600;
+  options.timeout = std::chrono::nanoseconds(static_cast<int64_t>(std::min(timeout, kLongest) * 1e9));
   return options;
 }
 

@@ -25,6 +25,10 @@ double linear(Name op, double factor, Name comm, const char* what) {
   return *found;
 }
 
+// What backward() will need of sizes that are the caller's to write to.
+at::Tensor kept(const at::Tensor& sizes) { return sizes.clone(); }
+OptionalTensor kept(const OptionalTensor& sizes) { return sizes ? OptionalTensor(sizes->clone()) : sizes; }
+
 Backward backward_of_gather(Name grad, int64_t dim, const at::Tensor& sizes, c10::SymInt own, double scale,
                             const std::string& comm) {
   if (grad == "slice") {
@@ -37,9 +41,6 @@ Backward backward_of_gather(Name grad, int64_t dim, const at::Tensor& sizes, c10
 Pair all_gather(const at::Tensor& x, int64_t dim, const OptionalTensor& sizes, OptionalInt total, Name grad,
                 double scale, Name comm) {
   return guarded([&] {
-    if (grad != "sum" && grad != "mean" && grad != "slice") {
-      throw Error(fmt::format("grad is \"{}\"; there are \"sum\", \"mean\" and \"slice\"", grad));
-    }
     const Recorded recorded("all_gather", x, grad != "slice");
     Pair result = [&] {
       at::AutoDispatchBelowADInplaceOrView guard;
@@ -47,7 +48,7 @@ Pair all_gather(const at::Tensor& x, int64_t dim, const OptionalTensor& sizes, O
     }();
     if (recorded.wanted()) {
       const auto& [gathered, found] = result;
-      recorded.attach(gathered, backward_of_gather(grad, dim, found, x.sym_size(dim), scale, std::string(comm)));
+      recorded.attach(gathered, backward_of_gather(grad, dim, kept(found), x.sym_size(dim), scale, std::string(comm)));
     }
     return result;
   });
@@ -63,9 +64,10 @@ at::Tensor reduce_scatter(const at::Tensor& x, int64_t dim, const OptionalTensor
     }();
     if (!recorded.wanted()) return result;
     const double scale = linear(op, factor, comm, "reduce_scatter");
-    return recorded.attach(result, [=, total = x.sym_size(dim), name = std::string(comm)](const at::Tensor& g) {
-      return std::get<0>(call::all_gather(g, dim, sizes, total, "sum", scale, name));
-    });
+    return recorded.attach(
+        result, [=, sizes = kept(sizes), total = x.sym_size(dim), name = std::string(comm)](const at::Tensor& g) {
+          return std::get<0>(call::all_gather(g, dim, sizes, total, "sum", scale, name));
+        });
   });
 }
 
@@ -93,7 +95,7 @@ Pair all_to_all(const at::Tensor& x, int64_t split_dim, int64_t concat_dim, cons
       return call::all_to_all(x, split_dim, concat_dim, sizes, own, total, comm);
     }();
     if (!recorded.wanted()) return result;
-    const at::Tensor found = std::get<1>(result);
+    const at::Tensor found = kept(std::get<1>(result));
     recorded.attach(std::get<0>(result), [=, x_own = x.sym_size(concat_dim), x_total = x.sym_size(split_dim),
                                           name = std::string(comm)](const at::Tensor& g) {
       return std::get<0>(call::all_to_all(g, concat_dim, split_dim, found, x_own, x_total, name));
@@ -111,8 +113,9 @@ Pair all_to_all_v(const at::Tensor& x, const at::Tensor& send_sizes, const Optio
       return call::all_to_all_v(x, send_sizes, recv_sizes, dim, total, comm);
     }();
     if (!recorded.wanted()) return result;
-    const at::Tensor found = std::get<1>(result);
-    recorded.attach(std::get<0>(result), [=, x_total = x.sym_size(dim), name = std::string(comm)](const at::Tensor& g) {
+    const at::Tensor found = kept(std::get<1>(result));
+    recorded.attach(std::get<0>(result), [=, send_sizes = kept(send_sizes), x_total = x.sym_size(dim),
+                                          name = std::string(comm)](const at::Tensor& g) {
       return std::get<0>(call::all_to_all_v(g, found, send_sizes, dim, x_total, name));
     });
     return result;
@@ -167,7 +170,7 @@ Pair scatter(const at::Tensor& x, int64_t root, int64_t dim, const OptionalTenso
       return call::scatter(x, root, dim, sizes, shape, comm);
     }();
     if (!recorded.wanted()) return result;
-    const at::Tensor found = std::get<1>(result);
+    const at::Tensor found = kept(std::get<1>(result));
     const bool mine = is_root(comm, root);
     const c10::SymInt total = mine ? x.sym_size(dim) : c10::SymInt(0);
     recorded.attach(std::get<0>(result),
@@ -186,7 +189,7 @@ Pair gather(const at::Tensor& x, int64_t root, int64_t dim, const OptionalTensor
       return call::gather(x, root, dim, sizes, total, comm);
     }();
     if (!recorded.wanted()) return result;
-    const at::Tensor found = std::get<1>(result);
+    const at::Tensor found = kept(std::get<1>(result));
     recorded.attach(std::get<0>(result),
                     [=, shape = x.sym_sizes().vec(), name = std::string(comm)](const at::Tensor& g) {
                       return std::get<0>(call::scatter(g, root, dim, found, c10::SymIntArrayRef(shape), name));
@@ -203,9 +206,8 @@ at::Tensor split(const at::Tensor& x, int64_t dim, const at::Tensor& sizes, Opti
       return call::split(x, dim, sizes, own, comm);
     }();
     if (!recorded.wanted()) return result;
-    return recorded.attach(result, [=, total = x.sym_size(dim), name = std::string(comm)](const at::Tensor& g) {
-      return call::embed(g, dim, sizes, total, name);
-    });
+    return recorded.attach(result, [=, sizes = kept(sizes), total = x.sym_size(dim), name = std::string(comm)](
+                                       const at::Tensor& g) { return call::embed(g, dim, sizes, total, name); });
   });
 }
 
@@ -217,9 +219,8 @@ at::Tensor embed(const at::Tensor& x, int64_t dim, const at::Tensor& sizes, Opti
       return call::embed(x, dim, sizes, total, comm);
     }();
     if (!recorded.wanted()) return result;
-    return recorded.attach(result, [=, own = x.sym_size(dim), name = std::string(comm)](const at::Tensor& g) {
-      return call::split(g, dim, sizes, own, name);
-    });
+    return recorded.attach(result, [=, sizes = kept(sizes), own = x.sym_size(dim), name = std::string(comm)](
+                                       const at::Tensor& g) { return call::split(g, dim, sizes, own, name); });
   });
 }
 

@@ -160,6 +160,15 @@ Reduction Arguments::reduction(std::string_view op, double factor) {
   return attempt([&] { return Reduction(parse_reduce_op(op), factor); });
 }
 
+void Arguments::check_grad(std::string_view grad) {
+  if (grad == "mean") context().flags |= kMeanGradient;
+  else if (grad == "slice") context().flags |= kSliceGradient;
+  else if (grad != "sum") {
+    attempt(
+        [&]() -> bool { throw Error(fmt::format("grad is \"{}\"; there are \"sum\", \"mean\" and \"slice\"", grad)); });
+  }
+}
+
 namespace {
 
 Site take_site() { return std::exchange(context().site, CallContext().site); }
@@ -194,10 +203,24 @@ void Arguments::settle(const Comm& comm, const Sizes& flags, const Site& site) {
   int64_t all = 0;
   for (const int64_t of_rank : flags) all |= of_rank;
   context().any_gradient = (all & kNeedsGradient) != 0;
-  if (all != (kNeedsGradient | kRecordsNone)) return;
   const auto first_with = [&](int64_t flag) {
     return std::find_if(flags.begin(), flags.end(), [&](int64_t f) { return (f & flag) != 0; }) - flags.begin();
   };
+  constexpr int64_t kKinds = kMeanGradient | kSliceGradient;
+  const auto differs =
+      std::find_if(flags.begin(), flags.end(), [&](int64_t f) { return (f & kKinds) != (flags[0] & kKinds); });
+  if ((all & kNeedsGradient) != 0 && differs != flags.end()) {
+    const auto name_of = [](int64_t f) {
+      return (f & kMeanGradient) != 0 ? "mean" : (f & kSliceGradient) != 0 ? "slice" : "sum";
+    };
+    MismatchError error(fmt::format(
+        "communicator \"{}\": grad is \"{}\" on rank 0 and \"{}\" on rank {}: give the same on every rank.   {}:{}",
+        comm.name(), name_of(flags[0]), name_of(*differs), differs - flags.begin(), site.file_name(), site.line()));
+    error.set_collective();
+    throw error;
+  }
+  constexpr int64_t kBoth = kNeedsGradient | kRecordsNone;
+  if ((all & kBoth) != kBoth) return;
   MismatchError error(
       fmt::format("communicator \"{}\": rank {} needs a gradient, rank {} is under no_grad() and could not take part "
                   "in backward().\n"

@@ -14,6 +14,7 @@ using OptionalTensor = std::optional<at::Tensor>;
 // What ranks tell each other about gradients, in Description::flags.
 inline constexpr int64_t kNeedsGradient = 1;  // this rank's input requires a gradient
 inline constexpr int64_t kRecordsNone = 2;    // under no_grad(): this rank cannot take part in a backward
+inline constexpr int64_t kMeanGradient = 4, kSliceGradient = 8;  // of a gather, where it is not the sum
 
 // Of the operator that runs on this thread; the autograd kernel sets it, the kernel below uses it.
 struct CallContext {
@@ -29,6 +30,7 @@ class Arguments {
   Tensor tensor(const OptionalTensor& tensor);
   Sizes sizes(const OptionalTensor& sizes, const char* field);
   Reduction reduction(std::string_view op, double factor);
+  void check_grad(std::string_view grad);  // that of a gather
 
   template <class Op>
   typename Op::Result run(Comm& comm, Op op) {

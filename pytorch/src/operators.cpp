@@ -19,11 +19,12 @@ Pair pair_of(const Gathered& gathered) { return {to_torch(gathered.tensor), to_t
 // A tensor that nothing was gathered to, as a loss can have it: empty.
 at::Tensor nothing_of(const at::Tensor& x, at::IntArrayRef shape) { return x.new_empty(shape); }
 
-Pair all_gather(const at::Tensor& x, int64_t dim, const OptionalTensor& sizes, OptionalInt, std::string_view,
+Pair all_gather(const at::Tensor& x, int64_t dim, const OptionalTensor& sizes, OptionalInt, std::string_view grad,
                 double scale, std::string_view name) {
   return guarded([&] {
     Comm comm = torch_comm(name);
     Arguments in;
+    in.check_grad(grad);
     return pair_of(
         in.run(comm, AllGather{.x = in.tensor(x), .dim = dim, .sizes = in.sizes(sizes, "sizes"), .scale = scale}));
   });

@@ -40,6 +40,9 @@ class Recorded {
   Recorded(const char* name, const at::Tensor& x, bool shared) : name_(name), x_(x), shared_(shared) {
     CallContext& here = context();
     site_ = here.site;
+    if (x._fw_grad(0).defined()) {
+      throw Error(fmt::format("{}: forward-mode differentiation is not there: use backward()", name));
+    }
     needed_ = autograd::compute_requires_grad(x);
     here.any_gradient = false;
     here.flags = !shared ? 0 : needed_ ? kNeedsGradient : at::GradMode::is_enabled() ? 0 : kRecordsNone;

@@ -123,3 +123,91 @@ def test_a_rank_that_does_not_come_is_named():
         """,
     )
     assert "rank 1 of 2 did not come" in printed[0], printed
+
+
+def test_numpy_arrays_go_to_the_same_ranks():
+    on_gloo(
+        2,
+        """
+        import numpy as np
+        gathered, sizes = tessera.all_gather(np.full(rank + 1, rank))
+        assert gathered.tolist() == [0, 1, 1] and sizes == [1, 2]
+        gathered, sizes = tessera.all_gather(np.full(1, rank), group=dist.group.WORLD)
+        assert gathered.tolist() == [0, 1]
+        dist.destroy_process_group()
+        """,
+    )
+
+
+def test_what_is_local_waits_for_nobody():
+    on_gloo(
+        2,
+        """
+        from tessera.compat import mirasol, st_moe
+        if rank == 0:
+            assert tessera.split(torch.arange(4), 0, [1, 3]).tolist() == [0]
+            assert st_moe.split_by_rank(torch.arange(4).view(2, 2))[0].tolist() == [0, 1]
+            assert mirasol.get_is_distributed()
+        dist.barrier()
+        dist.destroy_process_group()
+        """,
+    )
+
+
+def test_a_first_call_that_is_compiled():
+    on_gloo(
+        2,
+        """
+        def gather(x):
+            return tessera.all_gather(2 * x)[0]
+        compiled = torch.compile(gather, backend="aot_eager", fullgraph=True)
+        assert compiled(torch.full((rank + 1,), 1.0)).tolist() == [2.0] * 3
+        dist.destroy_process_group()
+        """,
+    )
+
+
+def test_gradients_that_differ_and_sizes_that_are_reused():
+    on_gloo(
+        2,
+        """
+        x = torch.ones(2, requires_grad=True)
+        for grad in ("sum", "slice")[rank], ("sum", "bogus")[rank]:
+            try:
+                tessera.all_gather(x, grad=grad)
+                raise SystemExit("no error")
+            except tessera.Error as error:
+                assert "grad is" in str(error), error
+        counts = torch.tensor([1, 1])
+        y, _ = tessera.all_to_all_v(x, counts)
+        counts.zero_()  # for the next batch
+        (y * (rank + 1)).sum().backward()
+        assert x.grad.tolist() == [1, 2], x.grad
+        try:
+            torch.func.jvp(tessera.all_reduce, (torch.ones(1),), (torch.ones(1),))
+            raise SystemExit("no error")
+        except tessera.Error as error:
+            assert "forward-mode" in str(error), error
+        dist.destroy_process_group()
+        """,
+    )
+
+
+def test_the_tessera_backend_and_its_futures():
+    """A callback may make calls of its own, as PowerSGD's does; the group's timeout is that of tessera's calls too."""
+    on_gloo(
+        2,
+        """
+        from tessera import _group
+        dist.destroy_process_group()
+        start("tessera", seconds=50, backend="tessera")
+        def again(future):
+            t = torch.ones(1)
+            return dist.all_reduce(t, async_op=True).get_future().then(lambda f: f.value()[0]).wait()
+        first = dist.all_reduce(torch.ones(1), async_op=True).get_future().then(again)
+        assert first.wait().item() == 2
+        assert tessera.all_reduce(torch.tensor(1)).item() == 2
+        assert _group.comm().timeout == 50
+        dist.destroy_process_group()
+        """,
+    )

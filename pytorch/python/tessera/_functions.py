@@ -59,7 +59,7 @@ def gather_sizes(x, dim=0, *, group=None):
 @_face
 def reduce_scatter(x, dim=0, sizes=None, *, op="sum", group=None):
     """The ranks' x combined; each rank keeps its cut along dim: that of the sizes, or of torch.chunk."""
-    return _ops.reduce_scatter(x, dim, _sizes(sizes), None, op, 1.0, _begin(group))
+    return _ops.reduce_scatter(_rows(x), dim, _sizes(sizes), None, op, 1.0, _begin(group))
 
 
 @_face
@@ -77,7 +77,7 @@ def all_to_all(x, split_dim, concat_dim, sizes=None, *, group=None):
 @_face
 def all_to_all_v(x, send_sizes, recv_sizes=None, dim=0, *, group=None):
     """send_sizes[r] rows of x go to rank r; what came, by sender, and how much from each."""
-    return _ops.all_to_all_v(x, _sizes(send_sizes), _sizes(recv_sizes), dim, None, _begin(group))
+    return _ops.all_to_all_v(_rows(x), _sizes(send_sizes), _sizes(recv_sizes), dim, None, _begin(group))
 
 
 @_face
@@ -92,7 +92,7 @@ def broadcast(x, root=0, *, group=None):
 @_face
 def scatter(x, root=0, dim=0, sizes=None, *, group=None):
     """Each rank's cut of the root's x along dim, and the sizes of all cuts. Other ranks give None."""
-    return _ops.scatter(torch.empty(0) if x is None else x, root, dim, _sizes(sizes), None, _begin(group))
+    return _ops.scatter(torch.empty(0) if x is None else _rows(x), root, dim, _sizes(sizes), None, _begin(group))
 
 
 @_face
@@ -110,6 +110,7 @@ def reduce(x, root=0, op="sum", *, group=None):
 @_face
 def split(x, dim, sizes, *, group=None):
     """This rank's cut of an x that every rank has whole: a view. Local; its gradient is zero elsewhere."""
+    x = _rows(x)
     if torch.compiler.is_compiling():
         return _ops.split(x, dim, _sizes(sizes), None, name_of(group))
     rank, size = rank_and_size(group)

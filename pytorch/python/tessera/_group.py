@@ -1,16 +1,20 @@
-"""From what a user gives as a group to the name by which the operators know its communicator."""
+"""From what a user gives as a group to its communicator, and to the name by which the operators know that."""
 
 import collections
 import datetime
+import threading
 import time
 import weakref
 
 import torch
 import torch.distributed as dist
 
-from . import _torch
+from . import _torch, arrays
 from ._comm import Comm, join, process_comm, thread_comm
 
+_guard = threading.Lock()
+_locks = weakref.WeakKeyDictionary()
+# By ProcessGroup: its communicator, or the error with which its ranks failed to come together.
 _comms = weakref.WeakKeyDictionary()
 # How often this process has joined a group of each name: one that is destroyed and made again may meet in the same store.
 _joined = collections.Counter()
@@ -18,15 +22,38 @@ _joined = collections.Counter()
 
 def comm_of(group):
     """The communicator of a ProcessGroup's ranks, whatever its own backend is: they share memory, and find each other
-    through the group's store. Collective the first time."""
-    comm = _comms.get(group)
-    if comm is None:
-        comm = _comms[group] = _join(group)
-    return comm
+    through the group's store. Collective the first time. Where that failed it fails again: ranks that try it another
+    time, each for itself, would not meet."""
+    group = _member_of(group)
+    with _guard:
+        lock = _locks.setdefault(group, threading.Lock())
+    with lock:
+        if group not in _comms:
+            try:
+                _comms[group] = _join(group)
+            except Exception as error:
+                _comms[group] = error
+                raise
+        known = _comms[group]
+    if isinstance(known, Exception):
+        raise type(known)(f"the ranks of this process group failed to come together; make a new group. {known}")
+    return known
+
+
+def _member_of(group):
+    group = getattr(group, "real_obj", group)  # what stands for it while a function is compiled
+    if group is dist.GroupMember.NON_GROUP_MEMBER:
+        raise ValueError("this rank is no member of the process group: only members call")
+    if not isinstance(group, dist.ProcessGroup):
+        raise TypeError(f"group is {group!r}, neither a tessera.Comm nor a process group")
+    return group
 
 
 def _join(group):
-    _, store = dist.distributed_c10d._world.pg_map[group]
+    known = dist.distributed_c10d._world.pg_map.get(group)
+    if known is None or known[1] is None:
+        raise ValueError("the process group was destroyed, or has no store through which its ranks could meet")
+    store = known[1]
     _joined[group.group_name] += 1
     prefix = f"tessera/{group.group_name}/{_joined[group.group_name]}/"
 
@@ -52,10 +79,30 @@ def _join(group):
 
 def _timeout_of(group):
     for device in group._device_types:
-        options = getattr(group._get_backend(device), "options", None)
+        backend = group._get_backend(device)
+        if hasattr(backend, "timeout_s"):
+            return datetime.timedelta(seconds=backend.timeout_s)
+        options = getattr(backend, "options", None)
         if hasattr(options, "_timeout"):
             return options._timeout
     return datetime.timedelta(seconds=300)
+
+
+def _meant(group):
+    """A Comm, or a ProcessGroup; None: all ranks, which may be this one alone."""
+    if group is None:
+        group = thread_comm()
+    if group is None and dist.is_available() and dist.is_initialized():
+        group = dist.group.WORLD
+    return group
+
+
+def comm(group=None):
+    """The Comm that a group stands for."""
+    group = _meant(group)
+    if group is None:
+        return process_comm()
+    return group if isinstance(group, Comm) else comm_of(group)
 
 
 @torch.compiler.assume_constant_result
@@ -70,17 +117,23 @@ def _group_name(group):
 
 
 def name_of(group=None):
-    """The name of a Comm's or ProcessGroup's communicator; None: of all ranks, which may be this one alone."""
-    if group is None:
-        group = thread_comm()
-    if group is None and dist.is_available() and dist.is_initialized():
-        group = dist.group.WORLD
+    """The name of the communicator that a group stands for."""
+    group = _meant(group)
     if group is None:
         return _process_name()
-    if isinstance(group, Comm):
-        return group.torch_name
-    return _group_name(group)
+    return group.torch_name if isinstance(group, Comm) else _group_name(group)
 
 
 def rank_and_size(group=None):
-    return _torch.rank_and_size(name_of(group))
+    """Local."""
+    group = _meant(group)
+    if group is None:
+        group = process_comm()
+    if isinstance(group, Comm):
+        return group.rank, group.size
+    group = _member_of(group)
+    return group.rank(), group.size()
+
+
+# NumPy arrays go to the same ranks.
+arrays.comm_of, arrays.rank_and_size = comm, rank_and_size

@@ -9,8 +9,17 @@ from ._errors import ShapeError
 from ._site import here
 
 
+def comm_of(group):
+    return group or thread_comm() or process_comm()  # with torch, process groups too: see _group
+
+
+def rank_and_size(group):
+    comm = comm_of(group)
+    return comm.rank, comm.size
+
+
 def _comm(group):
-    return (group or thread_comm() or process_comm())._core
+    return comm_of(group)._core
 
 
 def _in(x):
@@ -87,11 +96,11 @@ def check_cut(x, dim, sizes, ranks):
 
 
 def split(x, dim, sizes, *, group=None):
-    comm = _comm(group)
-    check_cut(x, dim, sizes, comm.size)
-    start = sum(sizes[: comm.rank])
+    rank, size = rank_and_size(group)
+    check_cut(x, dim, sizes, size)
+    start = sum(sizes[:rank])
     index = [slice(None)] * len(x.shape)
-    index[dim] = slice(start, start + sizes[comm.rank])
+    index[dim] = slice(start, start + sizes[rank])
     return x[tuple(index)]
 
 

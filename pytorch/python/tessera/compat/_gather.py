@@ -37,7 +37,7 @@ def all_gather_same_dim(t):
     """Every rank's t, all of one shape, as a list."""
     world()
     stacked, _ = _ops.all_gather(t.detach().unsqueeze(0), 0, None, None, "slice", 1.0, _begin(None))
-    return list(stacked.unbind(0))
+    return [part.clone() for part in stacked]  # each by itself: they may be written to
 
 
 def gather_sizes(t, *, dim):
@@ -80,7 +80,8 @@ def get_is_distributed():
     """Cached for each group: an answer from before there was one does not stay."""
     if not is_distributed():
         return _answer(None)
-    return _answer(_group.name_of())
+    comm = thread_comm()
+    return _answer(dist.group.WORLD.group_name if comm is None else comm.name)
 
 
 get_is_distributed.cache_clear = _answer.cache_clear
