@@ -231,7 +231,7 @@ std::vector<typename Op::Result> results_of(const std::vector<Op>& ops, std::vec
 // need another's result.
 template <Operation Op>
 typename Op::Result run(Comm& comm, Op&& op, const Site& site = Site::current()) {
-  const detail::Description description = Op::describe(std::move(op));
+  const detail::Description description = Op::describe(std::forward<Op>(op));
   detail::Outcome outcome;
   detail::execute(comm, {&description, 1}, {&outcome, 1}, site);
   return Op::result(std::move(outcome));

@@ -24,7 +24,8 @@ namespace tessera {
 // handle; none for the elements.
 class Tensor {
  public:
-  Tensor() noexcept {}  // undefined: no dtype, no memory
+  // Undefined: no dtype, no memory. Not defaulted: that would clear the lists.
+  Tensor() noexcept {}  // NOLINT(modernize-use-equals-default)
   Tensor(const Tensor&) = default;
   Tensor& operator=(const Tensor&) = default;
   // What was moved from is undefined. A call moves many of these.

@@ -162,7 +162,7 @@ namespace {
 template <class Op>
 typename Op::Result run_on(Comm& comm, const Tensor& x, Op&& op, const Site& site) {
   op.x = x;
-  return run(comm, std::move(op), site);
+  return run(comm, std::forward<Op>(op), site);
 }
 
 }  // namespace

@@ -184,7 +184,7 @@ std::shared_ptr<Task> CommState::submit(std::function<void()> fn) {
   }
   std::lock_guard lock(queue_guard_);
   if (!worker_.joinable()) worker_ = std::thread([this] { work_off(); });
-  queue_.push_back(std::move(whole));
+  queue_.emplace_back(std::move(whole));
   queue_changed_.notify_all();
   return task;
 }
