@@ -81,7 +81,14 @@ class Dims {
     size_ = static_cast<uint32_t>(count);
   }
 
-  friend bool operator==(const Dims& a, const Dims& b) { return std::equal(a.begin(), a.end(), b.begin(), b.end()); }
+  // A loop, as few have more than kUsual values: std::equal() calls memcmp().
+  friend bool operator==(const Dims& a, const Dims& b) {
+    if (a.size_ != b.size_) return false;
+    for (uint32_t i = 0; i < a.size_; ++i) {
+      if (a.values_[i] != b.values_[i]) return false;
+    }
+    return true;
+  }
 
  private:
   static constexpr uint32_t kUsual = 4;

@@ -22,6 +22,7 @@ struct CallPlan {
   Stats counted;  // what its moves add to the statistics
   InlinedMove inlined;
   Replay replay;
+  bool has_result = false;  // of a replay, on this rank
 };
 
 // Kept by the communicator for the next call: a call of one tensor then
@@ -29,8 +30,9 @@ struct CallPlan {
 struct Workspace {
   Record record;
   std::vector<int64_t> words;
-  std::vector<Tensor> mine;  // by number, alike on all ranks: for each operation
-                             // x, then its outputs
+  std::vector<Tensor> mine;        // by number, alike on all ranks: for each operation
+                                   // x, then its outputs
+  std::vector<std::byte*> memory;  // of each
 };
 
 template <class T>
@@ -39,7 +41,7 @@ T& kept(std::shared_ptr<void>& place) {
   return *static_cast<T*>(place.get());
 }
 
-class Engine {
+class Engine : private Meanwhile {
  public:
   Engine(CommState& comm, std::span<const Description> batch, std::span<Outcome> outcomes, const Site& site)
       : comm_(comm),
@@ -48,12 +50,7 @@ class Engine {
         site_(site),
         call_(comm.next_call()),
         deadline_(comm.deadline()),
-        w_(kept<Workspace>(comm.workspace)) {
-    std::lock_guard lock(comm_.guard());
-    comm_.recorder.begin(call_, first_op(), batch_.size(), site);
-    comm_.stats.calls += static_cast<int64_t>(batch_.size());
-    if (!is_trusted()) ++comm_.stats.exchanges;
-  }
+        w_(kept<Workspace>(comm.workspace)) {}
 
   // Lets go of the tensors, so that nothing but the caller keeps them.
   ~Engine() { w_.mine.clear(); }
@@ -62,7 +59,7 @@ class Engine {
 
   void run() {
     try {
-      if (is_trusted()) moved_ = &(trusted_ = gather_trusted(comm_, batch_[0], outcomes_[0]));
+      if (is_trusted()) trust();
       else if (!replay()) play();
     } catch (const Error& e) {
       if (!e.collective()) give_up(e.what());
@@ -81,33 +78,93 @@ class Engine {
   }
 
  private:
+  void begin() {
+    if (std::exchange(begun_, true)) return;
+    std::lock_guard lock(comm_.guard());
+    comm_.recorder.begin(call_, first_op(), batch_.size(), site_);
+    comm_.stats.calls += static_cast<int64_t>(batch_.size());
+    if (!is_trusted()) ++comm_.stats.exchanges;
+  }
+
   OpCode first_op() const { return batch_.empty() ? OpCode::none : batch_[0].op; }
 
   bool is_trusted() const { return batch_.size() == 1 && batch_[0].trusted && can_trust(comm_, batch_[0]); }
+  void trust() {
+    begin();
+    moved_ = &(trusted_ = gather_trusted(comm_, batch_[0], outcomes_[0]));
+  }
+
   // Where to look for an earlier call like this one. A gradient has the line of its forward, and is another operation.
   int64_t place() const { return site_.line() + 5 * static_cast<int64_t>(first_op()); }
 
   // Whether this call was like the last one from its line, and is done.
   bool replay() {
     if (batch_.size() != 1 || comm_.has_deferred()) return false;
-    const Description& d = batch_[0];
     Agreement& agreement = comm_.agreement_at(place());
-    if (!agreement.settled || !kept<CallPlan>(agreement.plan).replay.fits(d, site_)) return false;
+    if (!agreement.settled) return false;
     CallPlan& plan = kept<CallPlan>(agreement.plan);
-    const RawRecords& said = comm_.exchange(plan.replay.record(call_, d.x), call_, d.op, deadline_);
+    if (!plan.replay.fits(batch_[0], site_)) return false;
+    replayed_ = &plan;
+    Saying saying;
+    try {
+      if (plan.replay.announces_result()) prepare_result();
+      saying = plan.replay.record(call_, batch_[0].x, outcomes_[0].tensor, comm_.transport());
+    } catch (const std::exception&) {
+      return false;  // it comes again, and all are told
+    }
+    saying.meanwhile = this;
+    const RawRecords& said = comm_.exchange(saying, call_, first_op(), deadline_);
     told_ = true;
-    if (!plan.replay.same(said)) return false;
-    w_.mine.push_back(d.x);
-    w_.mine.push_back(d.out);
-    w_.mine.resize(1 + output_count(d.op, comm_.size()));
-    prepare_outputs(plan);
-    move_inlined(plan, said);
-    hand_out(plan);
+    meanwhile();
+    if (!plan.replay.same(said)) {
+      allocations_ = bytes_allocated_ = 0;
+      return false;
+    }
+    if (plan.replay.inlined()) {
+      std::byte* const memory[] = {batch_[0].x.data(), outcomes_[0].tensor.data()};
+      move_inlined(plan, memory, said, is_callers());
+      return true;
+    }
+    comm_.decode_changes(agreement);
+    w_.mine.push_back(batch_[0].x);
+    w_.mine.push_back(outcomes_[0].tensor);
+    move_rounds(plan);
     return true;
   }
 
+  // Of a replay, what needs nobody else. Nothing of the caller's is written to before all have agreed.
+  void meanwhile() override {
+    if (prepared_) return;
+    prepared_ = true;
+    begin();
+    tell_sizes(replayed_->arranged[0], outcomes_[0]);
+    prepare_result();
+    if (!replayed_->replay.inlined() || is_callers()) return;
+    std::byte* const memory[] = {batch_[0].x.data(), outcomes_[0].tensor.data()};
+    replayed_->inlined.run_own(memory);
+  }
+
+  // Whether what a replay writes to is the caller's.
+  bool is_callers() const { return batch_[0].out.defined(); }
+
+  void prepare_result() {
+    const Description& d = batch_[0];
+    Tensor& result = outcomes_[0].tensor;
+    if (result.defined() || !replayed_->has_result) return;
+    if (d.out.defined()) {
+      result = d.out;
+      return;
+    }
+    result = replayed_->replay.recycled();
+    if (result.defined()) return count_allocated(result);
+    result = new_output(replayed_->arranged[0], d, 0);
+    if (result.owner() != d.x.owner()) replayed_->replay.keep(result);
+  }
+
   void play() {
+    begin();
     say();
+    if (told_ && replayed_->replay.announces_result()) w_.mine[1] = outcomes_[0].tensor;
     if (told_ && w_.record.problem != ErrorKind::none) throw Error(w_.record.problem_text);  // too late to tell it
     if (!told_) {
       comm_.attach_deferred(w_.record);
@@ -133,10 +190,12 @@ class Engine {
   }
 
   void note_replay(CallPlan& plan, const std::vector<Record>& records) {
-    const bool alone = batch_.size() == 1 && batch_[0].parts.empty() && apart(records);
-    if (alone && plan.rounds.all().size() <= 1 && all_inlined(records) && comm_.all_said()) {
-      plan.replay.note(call_, batch_[0], site_, comm_.rank(), comm_.said());
-    }
+    if (batch_.size() != 1 || output_count(batch_[0].op, comm_.size()) > 1 || !apart(records)) return;
+    const bool inlined = plan.rounds.all().size() <= 1 && all_inlined(records);
+    if (!comm_.all_said() || (!inlined && batch_[0].op == OpCode::all_gather_same)) return;  // its x is another view
+    const Statement& mine = records[static_cast<size_t>(comm_.rank())].statements[0];
+    plan.has_result = has_output(plan.arranged[0], comm_.rank());
+    plan.replay.note(call_, batch_[0], site_, comm_.rank(), comm_.said(), mine, inlined);
   }
 
   // Whether this rank's outputs share no memory with what is moved into them.
@@ -210,35 +269,45 @@ class Engine {
     plan.inlined.clear();
     if (rounds.size() == 1 && all_inlined(records)) {
       plan.inlined.work_out(rounds[0], comm_.rank(), w_.mine, plan.peers, comm_.said());
-      move_inlined(plan, comm_.said());
+      w_.memory.clear();
+      for (const Tensor& tensor : w_.mine) w_.memory.push_back(tensor.data());
+      move_inlined(plan, w_.memory, comm_.said(), true);
       return;
     }
+    move_rounds(plan);
+  }
+
+  void move_rounds(CallPlan& plan) {
     try {
-      for (const Move& round : rounds) comm_.transport().run(round, w_.mine, plan.peers, deadline_);
+      for (const Move& round : plan.rounds.all()) comm_.transport().run(round, w_.mine, plan.peers, deadline_);
     } catch (const PeerTrouble& trouble) {
       comm_.fail(trouble, call_);
     }
     moved_ = &plan.counted;
   }
 
-  void move_inlined(CallPlan& plan, const RawRecords& said) {
+  void move_inlined(CallPlan& plan, std::span<std::byte* const> memory, const RawRecords& said, bool all) {
     Transport& transport = comm_.transport();
     transport.look_in(Moment::before_copy);
     transport.look_in(Moment::during_copy);
-    plan.inlined.run(w_.mine, said);
+    if (all) plan.inlined.run_own(memory);
+    plan.inlined.run_rest(memory, said);
     transport.look_in(Moment::after_copy);
     transport.look_in(Moment::before_leave);
     moved_ = &plan.counted;
+  }
+
+  void tell_sizes(const Arranged& a, Outcome& outcome) const {
+    outcome.sizes = a.sizes;
+    outcome.flags = a.flags;
+    for (const Sizes& row : a.send) outcome.sizes.push_back(row[static_cast<size_t>(comm_.rank())]);
   }
 
   void prepare_outputs(const CallPlan& plan) {
     size_t number = 0;
     for (size_t op = 0; op < batch_.size(); ++op) {
       const Arranged& a = plan.arranged[op];
-      Outcome& outcome = outcomes_[op];
-      outcome.sizes = a.sizes;
-      outcome.flags = a.flags;
-      for (const Sizes& row : a.send) outcome.sizes.push_back(row[static_cast<size_t>(comm_.rank())]);
+      tell_sizes(a, outcomes_[op]);
       ++number;  // past x
       const int count = static_cast<int>(output_count(a.op, comm_.size()));
       for (int i = 0; i < count; ++i) {
@@ -267,9 +336,13 @@ class Engine {
     // The root of a broadcast has the result already.
     if (a.op == OpCode::broadcast && description.root == comm_.rank() && description.scale == 1) return description.x;
     Tensor tensor = comm_.transport().allocate(a.dtype, output_shape(a, comm_.rank(), out));
+    count_allocated(tensor);
+    return tensor;
+  }
+
+  void count_allocated(const Tensor& tensor) {
     ++allocations_;
     bytes_allocated_ += tensor.bytes();
-    return tensor;
   }
 
   void count(const Move& move, Stats& counted) const {
@@ -290,6 +363,7 @@ class Engine {
   }
 
   void end(const char* error) {
+    begin();  // where it failed before it had
     std::lock_guard lock(comm_.guard());
     Stats& s = comm_.stats;
     s.allocations += allocations_;
@@ -311,7 +385,10 @@ class Engine {
   const int64_t call_;
   const Deadline deadline_;
   Workspace& w_;
+  bool begun_ = false;
   bool told_ = false;             // the ranks have exchanged what they say
+  CallPlan* replayed_ = nullptr;  // what a replay follows
+  bool prepared_ = false;         // and what of it needs nobody else is done
   const Stats* moved_ = nullptr;  // what was moved, once it was
   Stats trusted_;
   int64_t allocations_ = 0;
@@ -327,11 +404,7 @@ void execute_now(CommState& state, const Description& description, Outcome& outc
 
 void execute(Comm& comm, std::span<const Description> batch, std::span<Outcome> outcomes, const Site& site) {
   CommState& state = comm.state();
-  state.check_open();
-  state.call([&] {
-    state.check_usable();
-    Engine(state, batch, outcomes, site).run();
-  });
+  state.call([&] { Engine(state, batch, outcomes, site).run(); });
 }
 
 std::shared_ptr<Task> start(Comm& comm, std::vector<Description> batch, const Site& site,

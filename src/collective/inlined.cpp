@@ -1,5 +1,6 @@
 #include "collective/inlined.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #include "tensor/copy.hpp"
@@ -11,6 +12,7 @@ namespace tessera {
 
 void InlinedMove::clear() {
   steps_.clear();
+  own_ = 0;
   sources_.clear();
   views_.clear();
 }
@@ -38,25 +40,38 @@ void InlinedMove::work_out(const Move& move, int rank, std::span<const Tensor> m
     }
     steps_.push_back(step);
   }
+  const auto is_own = [&](const Step& step) { return step.flat_bytes > 0 && sources_[step.first].rank == kOwn; };
+  own_ = static_cast<size_t>(std::partition(steps_.begin(), steps_.end(), is_own) - steps_.begin());
 }
 
-void InlinedMove::run(std::span<const Tensor> mine, const RawRecords& said) {
-  for (size_t i = 0; i < sources_.size(); ++i) {
-    const Source& source = sources_[i];
-    const std::byte* begin = source.rank == kOwn ? mine[static_cast<size_t>(source.tensor)].data()
-                                                 : said[static_cast<size_t>(source.rank)].data();
-    views_[i].data = begin + source.offset;
+const std::byte* InlinedMove::at(const Source& source, std::span<std::byte* const> memory,
+                                 const RawRecords& said) const {
+  const std::byte* begin =
+      source.rank == kOwn ? memory[static_cast<size_t>(source.tensor)] : said[static_cast<size_t>(source.rank)].data();
+  return begin + source.offset;
+}
+
+void InlinedMove::run_own(std::span<std::byte* const> memory) {
+  for (size_t i = 0; i < own_; ++i) {
+    const Step& step = steps_[i];
+    const Source& source = sources_[step.first];
+    std::memcpy(memory[static_cast<size_t>(step.tensor)] + step.offset,
+                memory[static_cast<size_t>(source.tensor)] + source.offset, static_cast<size_t>(step.flat_bytes));
   }
-  for (Step& step : steps_) {
-    step.target.data = mine[static_cast<size_t>(step.tensor)].data() + step.offset;
-    const std::span terms(views_.data() + step.first, step.count);
+}
+
+void InlinedMove::run_rest(std::span<std::byte* const> memory, const RawRecords& said) {
+  for (size_t i = own_; i < steps_.size(); ++i) {
+    Step& step = steps_[i];
+    step.target.data = memory[static_cast<size_t>(step.tensor)] + step.offset;
     if (step.flat_bytes > 0) {
-      std::memcpy(step.target.data, terms[0].data, static_cast<size_t>(step.flat_bytes));
-    } else if (step.count == 1 && step.reduction.op != ReduceOp::premul_sum) {
-      copy_box(step.target, terms[0]);
-    } else {
-      reduce_boxes(step.target, terms, step.reduction, 0, step.axes);
+      std::memcpy(step.target.data, at(sources_[step.first], memory, said), static_cast<size_t>(step.flat_bytes));
+      continue;
     }
+    const std::span terms(views_.data() + step.first, step.count);
+    for (size_t t = 0; t < step.count; ++t) terms[t].data = at(sources_[step.first + t], memory, said);
+    if (step.count == 1 && step.reduction.op != ReduceOp::premul_sum) copy_box(step.target, terms[0]);
+    else reduce_boxes(step.target, terms, step.reduction, 0, step.axes);
   }
 }
 

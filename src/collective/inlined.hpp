@@ -14,8 +14,10 @@ class InlinedMove {
   void work_out(const Move& move, int rank, std::span<const Tensor> mine, const PeerTensors& peers,
                 const RawRecords& said);
   void clear();
-  // `mine` and `said` may lie elsewhere than before, but are otherwise alike.
-  void run(std::span<const Tensor> mine, const RawRecords& said);
+  // In two parts: what is only copied from this rank's own tensors, and the rest. `memory`: where each of `mine` lies.
+  // They and `said` may lie elsewhere than before, but are otherwise alike.
+  void run_own(std::span<std::byte* const> memory);
+  void run_rest(std::span<std::byte* const> memory, const RawRecords& said);
 
  private:
   static constexpr int kOwn = -1;
@@ -34,7 +36,10 @@ class InlinedMove {
     Dims axes;
   };
 
+  const std::byte* at(const Source& source, std::span<std::byte* const> memory, const RawRecords& said) const;
+
   std::vector<Step> steps_;
+  size_t own_ = 0;  // the first steps, which run_own() does
   std::vector<Source> sources_;
   std::vector<ConstView> views_;  // of each source
 };

@@ -9,6 +9,12 @@ namespace tessera {
 
 using detail::Description;
 
+namespace {
+
+constexpr size_t kHandleCount = 2;  // the word of a record that says how many handles follow
+
+}  // namespace
+
 Replay::Form Replay::Form::of(const Tensor& tensor) {
   if (!tensor.defined()) return {};
   Form form{true, tensor.dtype(), tensor.shape(), tensor.strides()};
@@ -34,8 +40,10 @@ bool Replay::apart(const Tensor& x, const Tensor& out) const {
   return ends_before(x, x_, out, out_) || ends_before(out, out_, x, x_);
 }
 
-void Replay::note(int64_t call, const Description& d, const Site& site, int rank, const RawRecords& said) {
+void Replay::note(int64_t call, const Description& d, const Site& site, int rank, const RawRecords& said,
+                  const Statement& mine, bool inlined) {
   version_ = call;
+  inlined_ = inlined;
   like_ = d;
   like_.x = like_.out = {};
   x_ = Form::of(d.x);
@@ -43,6 +51,8 @@ void Replay::note(int64_t call, const Description& d, const Site& site, int rank
   flat_bytes_ = d.x.defined() && d.x.is_contiguous() ? static_cast<size_t>(d.x.bytes()) : 0;
   file_ = site.file_name();
   line_ = site.line();
+  results_.clear();
+  oldest_ = 0;
   heard_.resize(said.size());
   for (size_t r = 0; r < said.size(); ++r) {
     heard_[r].bytes.assign(said[r].begin(), said[r].end());
@@ -53,7 +63,19 @@ void Replay::note(int64_t call, const Description& d, const Site& site, int rank
   changed_ = own.changed;
   words_.resize(own.bytes.size() / sizeof(int64_t));
   std::memcpy(words_.data(), own.bytes.data(), own.bytes.size());
+  note_handles(mine);
   noted_ = true;
+}
+
+// Where encode() has put them.
+void Replay::note_handles(const Statement& mine) {
+  const bool read = mine.has_x && mine.x().inlined == nullptr && volume(mine.x().shape) > 0;
+  x_at_ = read ? kHandleCount + 1 : 0;
+  out_at_ = read && mine.op == OpCode::all_reduce ? x_at_ + 2 : 0;
+}
+
+void Replay::put_handle(size_t at, const Handle& handle) {
+  std::memcpy(&words_[at], handle.words, sizeof(handle.words));
 }
 
 bool Replay::fits(const Description& d, const Site& site) const {
@@ -69,25 +91,50 @@ bool Replay::fits(const Description& d, const Site& site) const {
          d.flags == like_.flags && d.sizes == like_.sizes && d.recv_sizes == like_.recv_sizes;
 }
 
-Saying Replay::record(int64_t call, const Tensor& x) {
+Saying Replay::record(int64_t call, const Tensor& x, const Tensor& out, Transport& transport) {
   words_[0] = call;
   words_[1] = version_;
+  if (x_at_ != 0) put_handle(x_at_, transport.handle_of(x, false));
+  if (out_at_ != 0) put_handle(out_at_, transport.handle_of(out, true));
   const auto bytes = std::as_writable_bytes(std::span(words_));
-  if (changed_.payload_bytes > 0) {
-    std::byte* payload = bytes.data() + changed_.payload_at;
-    if (flat_bytes_ > 0) std::memcpy(payload, x.data(), flat_bytes_);
-    else copy_box({payload, x_.dtype, x_.shape, row_major(x_.shape)}, view_of(x));
-  }
   Saying saying(bytes, changed_.end, static_cast<uint64_t>(version_));
   saying.elements = changed_.payload_bytes > 0;
+  if (!saying.elements) return saying;
+  if (flat_bytes_ > 0 && transport.takes_payload(bytes.size())) {
+    saying.payload = {x.data(), flat_bytes_};
+    saying.payload_at = changed_.payload_at;
+    return saying;
+  }
+  std::byte* payload = bytes.data() + changed_.payload_at;
+  if (flat_bytes_ > 0) std::memcpy(payload, x.data(), flat_bytes_);
+  else copy_box({payload, x_.dtype, x_.shape, row_major(x_.shape)}, view_of(x));
   return saying;
 }
 
+Tensor Replay::recycled() {
+  if (oldest_ == results_.size()) oldest_ = 0;
+  if (results_.empty() || results_[oldest_].owner().use_count() != 1) return {};
+  const Tensor& result = results_[oldest_++];
+  // What its last owner did with it comes before what is done now: use_count() does not say so, letting go of one does.
+  std::shared_ptr<void>(result.owner()).reset();
+  return result;
+}
+
+void Replay::keep(const Tensor& result) {
+  constexpr int64_t kMostBytes = 64 << 10;
+  if (static_cast<int64_t>(results_.size() + 1) * result.bytes() > kMostBytes) return;
+  results_.insert(results_.begin() + static_cast<ptrdiff_t>(oldest_), result);
+  ++oldest_;
+}
+
+// All but the number, the version, where tensors lie, and the elements: so how many of both there are, and the rest.
 bool Replay::compare(const Heard& before, std::span<const std::byte> now) {
-  constexpr size_t kOwn = 2 * sizeof(int64_t);  // number and version
-  const auto& [at, bytes, end] = before.changed;
-  return std::memcmp(now.data() + kOwn, before.bytes.data() + kOwn, at - kOwn) == 0 &&
-         std::memcmp(now.data() + end, before.bytes.data() + end, now.size() - end) == 0;
+  const auto same = [&](size_t at, size_t bytes) {
+    return std::memcmp(now.data() + at, before.bytes.data() + at, bytes) == 0;
+  };
+  constexpr size_t kWord = sizeof(int64_t);
+  const auto& [payload_at, payload_bytes, end] = before.changed;
+  return same(kHandleCount * kWord, kWord) && same(payload_at - kWord, kWord) && same(end, now.size() - end);
 }
 
 bool Replay::same(const RawRecords& said) {

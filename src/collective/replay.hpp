@@ -1,6 +1,6 @@
-// A call like the one before it from the same line. Where nothing but the elements of small tensors is new, the record is
-// the old one with new elements, and what all ranks said needs only to be compared: that is most of the time of a small
-// call saved.
+// A call like the one before it from the same line. Where nothing but the elements is new, and where the tensors lie, the
+// record is the old one with those, and what all ranks said needs only to be compared: that is most of the time of a
+// small call saved.
 #pragma once
 
 #include <tessera/detail/description.hpp>
@@ -12,16 +12,25 @@ namespace tessera {
 class Replay {
  public:
   // Notes what this rank said of the call, and what all said. An output of the caller's must lie apart from x.
-  void note(int64_t call, const detail::Description& description, const Site& site, int rank, const RawRecords& said);
+  // `inlined`: all elements that move are in the records. `mine`: this rank's.
+  void note(int64_t call, const detail::Description& description, const Site& site, int rank, const RawRecords& said,
+            const Statement& mine, bool inlined);
   void forget() { noted_ = false; }
-  bool noted() const { return noted_; }
+  bool inlined() const { return inlined_; }
+  // Whether others are told where the result is, before there is one.
+  bool announces_result() const { return out_at_ != 0; }
 
   // Whether the record of this call is the noted one, but for its number and the elements.
   bool fits(const detail::Description& description, const Site& site) const;
   // That record. Its version, by which the others know it again without comparing, is the call in which it was noted.
-  Saying record(int64_t call, const Tensor& x);
+  Saying record(int64_t call, const Tensor& x, const Tensor& out, Transport& transport);
   // Whether all ranks said the same as when it was noted, but for that.
   bool same(const RawRecords& said);
+
+  // The result of an earlier call, which nobody has any more, to be written again; undefined: there is none.
+  Tensor recycled();
+  // Such a result, for later.
+  void keep(const Tensor& result);
 
  private:
   struct Heard {
@@ -31,8 +40,13 @@ class Replay {
   };
   static bool compare(const Heard& before, std::span<const std::byte> now);
 
+  void note_handles(const Statement& mine);
+  void put_handle(size_t at, const Handle& handle);
+
   bool noted_ = false;
-  detail::Description like_;  // without memory
+  bool inlined_ = false;
+  size_t x_at_ = 0, out_at_ = 0;  // the words that say where they lie; 0: nobody reads them there
+  detail::Description like_;      // without memory
   struct Form {
     bool defined = false;
     DType dtype = DType::f32;
@@ -50,6 +64,9 @@ class Replay {
   std::vector<int64_t> words_;
   ChangedPart changed_;
   std::vector<Heard> heard_;  // by rank
+  // The oldest is the likeliest to be free: most programs let go of results in the order in which they came.
+  std::vector<Tensor> results_;
+  size_t oldest_ = 0;
 };
 
 }  // namespace tessera

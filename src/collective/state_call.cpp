@@ -90,10 +90,11 @@ Announced announce(const Tensor& t, CommState& comm, bool written) {
 }
 
 // A small tensor travels within the record.
-Announced announce_x(const Tensor& t, CommState& comm, std::vector<std::byte>& payload) {
+Announced announce_x(const Tensor& t, CommState& comm, OpCode op, std::vector<std::byte>& payload) {
   const size_t at = payload.size(), bytes = static_cast<size_t>(t.bytes());
   if (bytes == 0) return {t.dtype(), t.shape(), t.strides(), {}, nullptr};  // nothing to be read
-  if (comm.size() == 1 || bytes > kInlineBytes - at) return announce(t, comm, false);
+  const size_t limit = comm.size() == 1 ? 0 : comm.transport().inline_bytes(t, op == OpCode::all_reduce);
+  if (at + bytes > limit) return announce(t, comm, false);
   payload.resize(at + (bytes + 15) / 16 * 16);
   copy_box({payload.data() + at, t.dtype(), t.shape(), row_major(t.shape())}, view_of(t));
   return {t.dtype(), t.shape(), t.strides(), {{at, kInlined}}, nullptr};
@@ -167,7 +168,7 @@ void state(const Description& d, CommState& comm, Statement& s, std::vector<Tens
     }
     if (d.scale != 1) check_reducible({ReduceOp::premul_sum, d.scale}, d.x.dtype());
     tensors.push_back(stacked ? d.x.unsqueeze(0) : d.x);
-    s.tensors.push_back(announce_x(tensors.back(), comm, payload));
+    s.tensors.push_back(announce_x(tensors.back(), comm, d.op, payload));
   } else {
     tensors.emplace_back();
   }

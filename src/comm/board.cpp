@@ -17,6 +17,9 @@ size_t head_bytes() { return (sizeof(BoardHead) + alignof(Slot) - 1) / alignof(S
 // No call says more. A peer whose memory is damaged must not make this one take all there is.
 constexpr size_t kLongestRecord = size_t{1} << 28;
 
+// So many looks come without a pause between them, which takes as long as half the wait of a small call.
+constexpr int kEager = 100;
+
 std::atomic<void (*)()> wait_hook{nullptr};
 
 // Counts this rank among those to be woken.
@@ -52,16 +55,17 @@ Board::Board(void* memory, int rank, int size, std::chrono::nanoseconds patience
       size_(size),
       spins_(spins_for(size)),
       patience_(patience),
-      records_(static_cast<size_t>(size)),
-      lengths_(static_cast<size_t>(size)) {}
+      records_(static_cast<size_t>(size)) {}
 
 void Board::write_record(const Saying& mine, size_t from, uint64_t call) {
   Slot& slot = slots_[rank_];
   const uint32_t side = announcements_ % 2;
   const bool lies_there = mine.version != 0 && mine.version == written_[side];
-  const size_t end = lies_there ? mine.changed : mine.bytes.size();
+  const size_t end = !lies_there ? mine.bytes.size() : mine.payload.empty() ? mine.changed : mine.payload_at;
   if (from < end) {  // a short one has nothing to say while longer ones go on
     std::memcpy(slot.record[side], mine.bytes.data() + from, std::min(kRecordBytes, end - from));
+    if (!mine.payload.empty())
+      std::memcpy(slot.record[side] + mine.payload_at, mine.payload.data(), mine.payload.size());
     written_[side] = mine.bytes.size() <= kRecordBytes ? mine.version : 0;
   }
   // Last, just before the step in the same line: others look at that line all the time.
@@ -79,31 +83,32 @@ Waited Board::announce(const Saying& mine, uint64_t call, std::vector<std::span<
   for (size_t from = 0; from == 0 || from < longest; from += kRecordBytes) {
     write_record(mine, from, call);
     step();
+    if (from == 0 && mine.meanwhile != nullptr) mine.meanwhile->meanwhile();
     if (const Waited waited = everyone(deadline, culprit); waited != Waited::reached) return waited;
     const uint32_t side = announcements_++ % 2;
     for (int r = 0; r < size_; ++r) {
       // Read once: what a peer writes over it later cannot change what was checked.
       const size_t total = __atomic_load_n(&slots_[r].record_bytes[side], __ATOMIC_RELAXED);
-      if (total > kLongestRecord) throw Error(fmt::format("rank {}'s record makes no sense: it is damaged", r));
-      lengths_[static_cast<size_t>(r)] = total;
+      records[static_cast<size_t>(r)] = {slots_[r].record[side], total};
       longest = std::max(longest, total);
     }
-    for (int r = 0; r < size_; ++r) {
-      const size_t length = lengths_[static_cast<size_t>(r)];
-      if (longest <= kRecordBytes) records[static_cast<size_t>(r)] = {slots_[r].record[side], length};
-      else records[static_cast<size_t>(r)] = take_record(r, side, from, length);
-    }
+    if (longest > kRecordBytes) take_records(records, side, from);
     // Nobody reads the other record any more: its lines come back while this call goes on.
     prefetch_to_write({slots_[rank_].record[1 - side], std::min(mine.changed, kRecordBytes)});
   }
   return Waited::reached;
 }
 
-std::span<const std::byte> Board::take_record(int peer, uint32_t side, size_t from, size_t total) {
-  auto& whole = records_[static_cast<size_t>(peer)];
-  if (whole.size() != total) whole.resize(total);
-  if (from < total) std::memcpy(whole.data() + from, slots_[peer].record[side], std::min(kRecordBytes, total - from));
-  return whole;
+// One of them is long: of each the bytes from `from` on are copied, as its owner writes the next ones over them.
+void Board::take_records(std::vector<std::span<const std::byte>>& records, uint32_t side, size_t from) {
+  for (size_t r = 0; r < records.size(); ++r) {
+    const size_t total = records[r].size();
+    if (total > kLongestRecord) throw Error(fmt::format("rank {}'s record makes no sense: it is damaged", r));
+    auto& whole = records_[r];
+    if (whole.size() != total) whole.resize(total);
+    if (from < total) std::memcpy(whole.data() + from, slots_[r].record[side], std::min(kRecordBytes, total - from));
+    records[r] = whole;
+  }
 }
 
 Waited Board::everyone(Deadline deadline, int& culprit) {
@@ -138,7 +143,7 @@ Waited Board::wait_for(int peer, Deadline deadline, int* lost) {
     const uint32_t word = slot.step.load(std::memory_order_acquire);
     if (reached(word, steps_)) return Waited::reached;
     if ((word & 1) != 0) return Waited::closed;
-    cpu_relax();
+    if (i >= kEager) cpu_relax();
   }
   return sleep_for(slot, deadline, lost);
 }

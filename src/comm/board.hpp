@@ -28,8 +28,9 @@
 
 namespace tessera {
 
-inline constexpr size_t kRecordBytes = 2816;   // of a record that needs one step only; longer ones take several
-inline constexpr size_t kVerdictBytes = 8192;  // longest text of a verdict
+inline constexpr size_t kInlineBytes = 8192;                // of elements that travel within a record, at most
+inline constexpr size_t kRecordBytes = kInlineBytes + 768;  // of one that needs one step only; longer ones take several
+inline constexpr size_t kVerdictBytes = 8192;               // longest text of a verdict
 inline constexpr size_t kMostRanks = 4096;
 
 enum class Waited { reached, closed, timed_out };
@@ -126,7 +127,7 @@ class Board {
   int dead_before_its_step() const;
   Waited everyone(Deadline deadline, int& culprit);
   void write_record(const Saying& mine, size_t from, uint64_t call);
-  std::span<const std::byte> take_record(int peer, uint32_t side, size_t from, size_t total);
+  void take_records(std::vector<std::span<const std::byte>>& records, uint32_t side, size_t from);
   bool claimed(int peer) const;
   bool all_have_come_to_shrink() const;
   void choose(const std::function<uint64_t(int members)>& heir);
@@ -144,7 +145,6 @@ class Board {
   std::function<std::chrono::nanoseconds()> idle_;
   uint64_t written_[2] = {0, 0};  // which version lies in each of the two
   std::vector<std::vector<std::byte>> records_;
-  std::vector<size_t> lengths_;
   std::unique_ptr<std::mutex> offering_ = std::make_unique<std::mutex>();  // threads of this rank that abort at once
 };
 

@@ -268,9 +268,7 @@ Agreement& CommState::agree(int64_t call, int64_t place) {
   agreement.repeated = voted || (agreement.settled && note_said(agreement));
   if (!voted) agreement.number = call;
   if (agreement.repeated) {
-    for (size_t r = 0; r < said_.size(); ++r) {
-      if (!said_[r].empty()) decode_changes(said_[r], agreement.records[r]);
-    }
+    decode_changes(agreement);
     return agreement;
   }
   agreement.settled = false;
@@ -281,6 +279,12 @@ Agreement& CommState::agree(int64_t call, int64_t place) {
   check_sense(agreement.records);
   check_agreement(call_name(call), agreement.records);
   return agreement;
+}
+
+void CommState::decode_changes(Agreement& agreement) const {
+  for (size_t r = 0; r < said_.size(); ++r) {
+    if (!said_[r].empty()) tessera::decode_changes(said_[r], agreement.records[r]);
+  }
 }
 
 // Whether every rank said the same as before; what differs is noted.

@@ -19,6 +19,7 @@
 #include <tessera/work.hpp>
 
 #include "comm/agreement.hpp"
+#include "comm/brief_lock.hpp"
 #include "comm/fiber.hpp"
 #include "comm/recorder.hpp"
 #include "comm/transport.hpp"
@@ -55,11 +56,16 @@ class CommState : public std::enable_shared_from_this<CommState> {
   Deadline deadline() const;
 
   // Runs fn now if nothing is pending, else on the worker after all that is,
-  // and waits for it.
+  // and waits for it. Throws as check_open().
   template <class Fn>
   void call(Fn&& fn) {
-    if (pending_.load(std::memory_order_acquire) == 0) fn();
-    else Work(submit(fn)).wait();
+    check_open();
+    if (pending_.load(std::memory_order_acquire) == 0) return fn();
+    const auto later = [&] {
+      check_usable();
+      fn();
+    };
+    Work(submit(later)).wait();
   }
   // Runs fn on the worker; where only one thread may call, it starts now and goes on with that thread (go_on()).
   std::shared_ptr<Task> submit(std::function<void()> fn);
@@ -89,6 +95,8 @@ class CommState : public std::enable_shared_from_this<CommState> {
   // Works out what that was, when all agree; throws on every rank otherwise. The place of the call says where to look for
   // an earlier one like it. Valid until the next call.
   Agreement& agree(int64_t call, int64_t place);
+  // All said the same as in an earlier call, but for what changes: that is noted.
+  void decode_changes(Agreement& agreement) const;
   Agreement& agreement_at(int64_t place) { return agreements_[static_cast<uint64_t>(place) % agreements_.size()]; }
   // What was said in the last exchange; copies of it after agree().
   const RawRecords& said() const { return said_; }
@@ -114,7 +122,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   // Kept between calls by the engine that runs them, for its capacity.
   std::shared_ptr<void> workspace;
 
-  std::mutex& guard() { return guard_; }  // of stats and recorder
+  BriefLock& guard() { return guard_; }  // of stats and recorder
   Stats stats;
   Transport::Traffic traffic_before;  // when the statistics were reset
   Recorder recorder;
@@ -133,7 +141,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   std::atomic<int64_t> timeout_;
   std::atomic<int64_t> calls_{0};  // a message that fails beside the worker's call asks for it
 
-  std::mutex guard_;
+  BriefLock guard_;
   std::mutex queue_guard_;
   std::condition_variable queue_changed_;
   std::deque<std::function<void()>> queue_;

@@ -7,13 +7,26 @@
 
 namespace tessera {
 
+// What a rank can do while it waits for the others.
+class Meanwhile {
+ public:
+  virtual void meanwhile() = 0;
+
+ protected:
+  ~Meanwhile() = default;
+};
+
 // Where the version is not 0, all bytes but the first `changed` are those that were announced with
 // that version before, or in the call of that number.
 struct Saying {
   std::span<const std::byte> bytes;
   size_t changed = 0;
   uint64_t version = 0;
-  bool elements = true;  // others need the changed part too: there are elements of tensors in it
+  // Where given, these stand in the place of those in `bytes` from payload_at on. For a transport that says so only.
+  std::span<const std::byte> payload = {};
+  size_t payload_at = 0;
+  bool elements = true;            // others need the changed part too: there are elements of tensors in it
+  Meanwhile* meanwhile = nullptr;  // a transport may call it, once, between speaking and listening
   Saying(std::span<const std::byte> b = {}) : bytes(b), changed(b.size()) {}
   Saying(std::span<const std::byte> b, size_t c, uint64_t v) : bytes(b), changed(c), version(v) {}
 };

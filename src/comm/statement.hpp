@@ -54,8 +54,7 @@ struct Statement {
   std::span<const Announced> outs() const { return std::span(tensors).subspan(has_x ? 1 : 0); }
 };
 
-// As many bytes of elements travel within a record. The handle of such a tensor is where they begin, and kInlined.
-inline constexpr size_t kInlineBytes = 2048;
+// The handle of a tensor whose elements travel within the record: where they begin, and this.
 inline constexpr uint64_t kInlined = uint64_t{1} << 61;
 
 // All that a rank says in one exchange.

@@ -111,6 +111,10 @@ class Transport {
   // it wrote; other tensors stay as they are until the call ends.
   virtual Handle handle_of(const Tensor& tensor, bool written) = 0;
 
+  // How many bytes of such tensors travel best within the record. `alike`: to be the same on all ranks, wherever their
+  // tensors lie.
+  virtual size_t inline_bytes(const Tensor& /*tensor*/, bool /*alike*/) const { return 2048; }
+
   // New memory, of the kind that peers read best.
   virtual Tensor allocate(DType dtype, const Dims& shape) { return Tensor::empty(dtype, shape); }
 
@@ -118,6 +122,9 @@ class Transport {
   // damaged may write over it. `call` tells others where this rank is. Throws PeerTrouble.
   virtual void exchange(const Saying& mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
                         Deadline deadline) = 0;
+
+  // Whether it takes a Saying with a payload of its own, of that many bytes in all.
+  virtual bool takes_payload(size_t /*bytes*/) const { return false; }
 
   // Whether an exchange that repeats an earlier one is agreed on by vote: where all ranks say the same version, and no
   // elements, the records of others may come back empty.

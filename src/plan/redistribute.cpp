@@ -194,7 +194,6 @@ class Execution {
 
 Tensor redistribute(Comm& comm, const Tensor& x, const Plan& plan, const Tensor& out, const Site& site) {
   CommState& state = comm.state();
-  state.check_open();
   Tensor result;
   state.call([&] { result = Execution(state, plan, x, out, site).run(); });
   return result;
@@ -202,7 +201,6 @@ Tensor redistribute(Comm& comm, const Tensor& x, const Plan& plan, const Tensor&
 
 Tensor detail::redistribute(Comm& comm, const Tensor& x, const Plan& plan, RedistributeCall& call, const Site& site) {
   CommState& state = comm.state();
-  state.check_open();
   Tensor result;
   state.call([&] {
     Execution execution(state, plan, x, {}, site, call);

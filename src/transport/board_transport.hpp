@@ -2,6 +2,7 @@
 // on the board, claims, copies, and waits for those that read from it.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 
 #include <tessera/comm.hpp>
@@ -17,8 +18,14 @@ class BoardTransport : public Transport {
  public:
   int rank() const override { return board_.rank(); }
   int size() const override { return board_.size(); }
+  // Measured: from a few KiB on a second wait costs less than to read what a peer has copied for it. Sums need one limit
+  // on all ranks, and read all of it on each.
+  size_t inline_bytes(const Tensor&, bool alike) const override {
+    return alike ? kInlineBytes / static_cast<size_t>(std::max(1, size() / 4)) : kInlineBytes / 2;
+  }
   void exchange(const Saying& mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
                 Deadline deadline) override;
+  bool takes_payload(size_t bytes) const override { return bytes <= kRecordBytes; }
   void run(const Move& move, std::span<const Tensor> mine, const PeerTensors& peers, Deadline deadline) override;
   bool aborted() const override { return board_.aborted(); }
   uint64_t call_of(int peer) const override { return board_.call_of(peer); }

@@ -1,4 +1,4 @@
-// Conformance: small calls that are made again and again from one line. What is worked out once is played again, so this is
+// Conformance: calls that are made again and again from one line. What is worked out once is played again, so this is
 // about what may change in between: elements, sizes, strides, who gives an output, and who calls something else.
 #include <tessera/collective.hpp>
 
@@ -13,6 +13,7 @@ class Again : public Conformance {};
 INSTANTIATE_TEST_SUITE_P(Transports, Again, everywhere(), name_of);
 
 constexpr int kTimes = 12;
+constexpr int64_t kLong = 1500;  // rows that are too long to travel within the record
 
 float value(int rank, int time, int64_t i) { return static_cast<float>(1000 * time + 100 * rank + i); }
 
@@ -53,7 +54,7 @@ TEST_P(Again, WithOtherSizesNowAndThen) {
     for (int time = 0; time < kTimes; ++time) {
       Sizes sizes(static_cast<size_t>(comm.size()), 4);
       if (time == 5) sizes.back() = 7;
-      if (time == 8) sizes.front() = 600;  // too long to travel within the record
+      if (time == 8) sizes.front() = kLong;
       expect_gathered(all_gather(comm, mine(comm, time, sizes[static_cast<size_t>(comm.rank())])), time, sizes);
     }
   });
@@ -156,6 +157,115 @@ TEST_P(Again, ADisagreementIsFoundInTheMiddle) {
       const auto thrown = test::thrown_by([&] { all_gather(comm, x); });
       EXPECT_EQ(thrown.type, "MismatchError") << thrown;
     }
+  });
+}
+
+// Nothing that travels within the record: peers read it where it lies, which is another place each time.
+TEST_P(Again, WithLongTensorsElsewhere) {
+  on_ranks([](Comm& comm) {
+    Sizes sizes;
+    for (int r = 0; r < comm.size(); ++r) sizes.push_back(r % 3 == 1 ? 2 : kLong + r);
+    std::vector<Gathered> kept;
+    std::vector<Tensor> inputs;
+    for (int time = 0; time < kTimes; ++time) {
+      Tensor x = mine(comm, time, sizes[static_cast<size_t>(comm.rank())]);
+      if ((time + comm.rank()) % 4 == 3) {
+        const Tensor shared = comm.allocate(DType::f32, x.shape());
+        shared.copy_from(x);
+        x = shared;
+      }
+      kept.push_back(all_gather(comm, x));
+      inputs.push_back(x);
+      x.fill([](auto) { return -1; });  // nobody reads it any more
+    }
+    for (int time = 0; time < kTimes; ++time) expect_gathered(kept[static_cast<size_t>(time)], time, sizes);
+    EXPECT_EQ(comm.stats().exchanges, kTimes);
+    EXPECT_EQ(comm.stats().allocations, kTimes);
+  });
+}
+
+TEST_P(Again, EveryOperationOnLongTensors) {
+  on_ranks([](Comm& comm) {
+    const int n = comm.size();
+    const int64_t rows = kLong * n;
+    for (int time = 0; time < 5; ++time) {
+      const Tensor x = mine(comm, time, rows);
+      const Tensor reduced = all_reduce(comm, x, ReduceOp::max);
+      const Tensor part = reduce_scatter(comm, x, {.op = ReduceOp::max});
+      const Gathered crossed = all_to_all_v(comm, x, Sizes(static_cast<size_t>(n), kLong));
+      const Tensor told = broadcast(comm, comm.rank() == n - 1 ? x : Tensor(), n - 1);
+      const std::vector<Tensor> same = all_gather_same(comm, x);
+      for (int64_t i = 0; i < 3 * rows; i += 11) {
+        ASSERT_EQ(reduced.at<float>(i / 3, i % 3), value(n - 1, time, i));
+        ASSERT_EQ(told.at<float>(i / 3, i % 3), value(n - 1, time, i));
+        for (int r = 0; r < n; ++r) ASSERT_EQ(same[static_cast<size_t>(r)].at<float>(i / 3, i % 3), value(r, time, i));
+      }
+      const int64_t first = 3 * kLong * comm.rank();
+      for (int64_t i = 0; i < 3 * kLong; i += 7) {
+        ASSERT_EQ(part.at<float>(i / 3, i % 3), value(n - 1, time, first + i));
+        for (int r = 0; r < n; ++r) {
+          ASSERT_EQ(crossed.tensor.at<float>(r * kLong + i / 3, i % 3), value(r, time, first + i));
+        }
+      }
+    }
+  });
+}
+
+// A rank that has said where its result will be keeps to that when another one's record is new.
+TEST_P(Again, ALongSumFromAnotherLineOnSomeRanks) {
+  on_ranks([](Comm& comm) {
+    for (int time = 0; time < kTimes; ++time) {
+      const Tensor x = mine(comm, time, 2 * kLong);
+      Tensor sum;
+      if (comm.rank() == 0 && time % 4 == 3) sum = all_reduce(comm, x, ReduceOp::max);
+      else sum = all_reduce(comm, x, ReduceOp::max);
+      for (int64_t i = 0; i < 6 * kLong; ++i) {
+        ASSERT_EQ(sum.at<float>(i / 3, i % 3), value(comm.size() - 1, time, i)) << "time " << time;
+      }
+    }
+    EXPECT_EQ(comm.stats().exchanges, kTimes);
+  });
+}
+
+// Nothing of the caller's is written before all have agreed.
+TEST_P(Again, ADisagreementLeavesTheCallersOutputAsItIs) {
+  for (const int64_t rows : {int64_t{2}, kLong}) {
+    on_ranks([rows](Comm& comm) {
+      if (comm.size() == 1) return;
+      const Sizes sizes(static_cast<size_t>(comm.size()), rows);
+      for (int time = 0; time < kTimes; ++time) {
+        const bool wrong = time == 6 && comm.rank() == comm.size() - 1;
+        const Tensor x = wrong ? Tensor::zeros(DType::f32, {4, 5}) : mine(comm, time, rows);
+        const Tensor out = Tensor::full(DType::f32, {rows * comm.size(), 3}, -1.0f), before = out.clone();
+        const auto thrown = test::thrown_by([&] { all_gather(comm, x, {.out = out}); });
+        EXPECT_EQ(thrown.type, time == 6 ? "MismatchError" : "nothing") << thrown;
+        if (time != 6) {
+          expect_gathered({out, sizes}, time, sizes);
+          continue;
+        }
+        EXPECT_TRUE(out.equals(before));
+      }
+    });
+  }
+}
+
+// A result is written again only when nobody has it, or a view of it, any more.
+TEST_P(Again, ResultsThatAreHeldStayAsTheyAre) {
+  on_ranks([](Comm& comm) {
+    const Sizes sizes(static_cast<size_t>(comm.size()), 2);
+    Tensor last_row;
+    Gathered held;
+    for (int time = 0; time < 3 * kTimes; ++time) {
+      const Gathered all = all_gather(comm, mine(comm, time, 2));
+      expect_gathered(all, time, sizes);
+      if (time > 0) {
+        ASSERT_EQ(last_row.at<float>(2), value(comm.size() - 1, time - 1, 5));
+      }
+      last_row = all.tensor.select(0, 2 * comm.size() - 1);
+      if (time == 6) held = all;
+    }
+    expect_gathered(held, 6, sizes);
+    EXPECT_EQ(comm.stats().allocations, 3 * kTimes);
   });
 }
 

@@ -15,6 +15,8 @@ constexpr Moment kMoments[] = {Moment::before_announce, Moment::before_copy, Mom
 
 using Memory = std::vector<float>;
 
+constexpr size_t kMany = 5000;  // elements, more than travel with the announcement
+
 Tensor view(Memory& memory) { return Tensor::view(std::span(memory), {static_cast<int64_t>(memory.size())}); }
 
 struct Collective {
@@ -234,13 +236,14 @@ TEST(FreedMemory, AReaderThatHasNotBegunDoesNotRead) {
 
 TEST(FreedMemory, SoDoesAReductionOfSeveralTerms) {
   const auto reduce_to_one = [](Comm& comm, Memory& x, Memory& out) {
-    reduce(comm, view(x), 1, ReduceOp::sum, comm.rank() == 1 ? view(out).narrow(0, 0, 1000) : Tensor());
+    reduce(comm, view(x), 1, ReduceOp::sum,
+           comm.rank() == 1 ? view(out).narrow(0, 0, static_cast<int64_t>(kMany)) : Tensor());
   };
-  const Reader late = read_from_one_who_gives_up(Moment::during_copy, reduce_to_one, 1000);
+  const Reader late = read_from_one_who_gives_up(Moment::during_copy, reduce_to_one, kMany);
   EXPECT_FALSE(late.copying_when_the_owner_came_out);
-  EXPECT_EQ(std::count(late.got.begin(), late.got.end(), 3.0f), 1000);
-  const Reader never = read_from_one_who_gives_up(Moment::before_copy, reduce_to_one, 1000);
-  EXPECT_EQ(std::count(never.got.begin(), never.got.end(), 7.0f), 2000);
+  EXPECT_EQ(std::count(late.got.begin(), late.got.end(), 3.0f), static_cast<ptrdiff_t>(kMany));
+  const Reader never = read_from_one_who_gives_up(Moment::before_copy, reduce_to_one, kMany);
+  EXPECT_EQ(std::count(never.got.begin(), never.got.end(), 7.0f), static_cast<ptrdiff_t>(2 * kMany));
 }
 
 // The owner's own thread throws in the middle: it may free its memory only when nobody copies.
@@ -262,9 +265,9 @@ TEST(FreedMemory, AnOwnerThatThrowsWaitsForAReaderThatCopies) {
     };
     run(2,
         [&](Comm& comm) {
-          Memory out(2000);
+          Memory out(2 * kMany);
           const Thrown thrown = thrown_by([&] {
-            Memory x(1000, 1.0f);  // more than travels with the announcement
+            Memory x(kMany, 1.0f);
             all_gather(comm, view(x), {.out = view(out)});
           });
           EXPECT_NE(thrown.type, "nothing");

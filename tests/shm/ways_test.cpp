@@ -82,7 +82,7 @@ TEST(Ways, OrdinaryMemoryIsReadByTheKernelOrStaged) {
 
 TEST(Ways, LittleOrdinaryMemoryIsStaged) {
   run_processes_well(2, [](Comm& comm) {
-    const Tensor x = Tensor::empty(DType::f32, {2000});
+    const Tensor x = Tensor::empty(DType::f32, {3000});
     check_gather(comm, x);
     EXPECT_EQ(comm.stats().bytes_attached, 0);
     EXPECT_EQ(comm.stats().bytes_staged, x.bytes());
