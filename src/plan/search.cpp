@@ -83,6 +83,10 @@ Search::Search(const Layout& from, const Layout& to, const Dims& shape, DType dt
   }
   for (const int64_t extent : shape) even = even && extent % one_.mesh().size() == 0;
   if (!even) uneven_ = 1 - 1 / static_cast<double>(fewest);
+  const auto is_chunked = [](const Placement& p) {
+    return p.kind == Placement::Kind::replicate || (p.kind == Placement::Kind::shard && p.sizes.empty());
+  };
+  chunked_ = std::ranges::all_of(from.placements(), is_chunked) && std::ranges::all_of(to.placements(), is_chunked);
 }
 
 int Search::visit_of(int graph, const Node& node) {
@@ -130,7 +134,8 @@ double Search::held_near(const Visit& visit, const Dims& place, double slope) {
 
 // Whatever comes, a rank must still receive what it misses, and of a sum that is not done all of it. What its neighbours
 // on fast axes do not have either must come over a slow axis to one of them; they may share that. The ring of a step gives
-// ragged parts no more of a slow axis than even ones: that is what uneven_ allows for.
+// ragged parts no more of a slow axis than even ones: that is what uneven_ allows for. At the first place it need not: of
+// each cut by torch.chunk the first piece is the largest, so its neighbours never hold less than their share.
 double Search::ahead_of(int number) {
   const Visit& visit = visits_[static_cast<size_t>(number)];
   const Visit& target = visits_[static_cast<size_t>(target_)];
@@ -140,6 +145,7 @@ double Search::ahead_of(int number) {
   const bool unfinished = terms != (one_mesh_ ? axes_with(target.node, end.axes(), Code::term) : 0);
   double us = 0;
   for (const Dims& place : places_) {
+    const double ring = chunked_ && &place == &places_[0] ? 1 : uneven_;
     const double whole = end.box_at(target.node, place);
     const auto own = here.mesh().coordinate(end.mesh().rank_at(place));
     const double missing = whole - (own && !unfinished ? shared(number, *own, target_, place) : 0);
@@ -151,7 +157,7 @@ double Search::ahead_of(int number) {
       for (size_t a = 0; a < slopes_.size(); ++a) {
         if (slopes_[a] < slope) neighbours *= static_cast<double>(one_.mesh().size(one_.mesh_axis(a)));
       }
-      const double from_afar = (whole - held_near(visit, place, slope)) / neighbours * uneven_;
+      const double from_afar = (whole - held_near(visit, place, slope)) / neighbours * ring;
       us = std::max(us, missing * any_slope_ + from_afar * (slope - any_slope_));
     }
   }

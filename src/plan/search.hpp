@@ -89,6 +89,7 @@ class Search {
   std::vector<Dims> places_;    // of the target, by which the rest of a way is bounded
   std::vector<double> slopes_;  // by axis, of one mesh
   double uneven_ = 1;           // see ahead_of()
+  bool chunked_ = false;        // both layouts are cut as torch.chunk cuts, or whole
   std::vector<Visit> visits_;
   std::unordered_map<uint64_t, int> numbers_[2];
   std::priority_queue<Queued> queue_;
