@@ -18,11 +18,11 @@ struct CurveUnknowns {
   size_t first = 0;
 
   // Adds what the curve's value at so many bytes depends on.
-  void add(std::vector<double>& row, double bytes, double times) const {
+  void add(std::vector<double>& row, double bytes) const {
     for (size_t i = 0; i < knots.size(); ++i) {
       const double begin = i == 0 ? 0 : knots[i - 1];
       const double part = (bytes - begin) / (knots[i] - begin);
-      row[first + i] += times * (i + 1 == knots.size() ? std::max(part, 0.0) : std::clamp(part, 0.0, 1.0));
+      row[first + i] += i + 1 == knots.size() ? std::max(part, 0.0) : std::clamp(part, 0.0, 1.0);
     }
   }
   // Leaves out the knots that matter least, until few enough are left: those where the line past them differs least, by
@@ -56,14 +56,17 @@ struct CurveUnknowns {
 
 struct LinkUnknowns {
   size_t latency = 0;
-  CurveUnknowns transfer, reduce;
-  Link link(const std::vector<double>& x) const { return {x[latency], transfer.curve(x), reduce.curve(x)}; }
+  CurveUnknowns transfer, exchange, scatter;  // combining terms is measured with moving them
+  Link link(const std::vector<double>& x) const {
+    return {x[latency], transfer.curve(x), {}, exchange.curve(x), scatter.curve(x)};
+  }
 };
 
 // A direct step along an axis is a reduction, one between meshes is not.
-bool reduces(StepKind kind) {
+bool scatters(StepKind kind) {
   return kind == StepKind::reduce_scatter || kind == StepKind::all_reduce || kind == StepKind::direct;
 }
+bool gathers(StepKind kind) { return kind == StepKind::all_gather || kind == StepKind::all_reduce; }
 
 // At measured sizes but the smallest, which is all latency. Kinds differ a little in their sizes: one knot for all that are
 // near each other.
@@ -88,8 +91,13 @@ class Fit {
     for (size_t a = 0; a <= axes.size(); ++a) {
       LinkUnknowns& link = links_.emplace_back();
       link.latency = unknowns_++;
-      link.transfer = curve([&](const Measurement& m) { return m.axis == a && m.kind != StepKind::embed; });
-      link.reduce = curve([&](const Measurement& m) { return m.axis == a && a < axes_.size() && reduces(m.kind); });
+      const bool between = a == axes_.size();
+      const auto of = [&](auto&& counts) {
+        return curve([&](const Measurement& m) { return m.axis == a && counts(m.kind); });
+      };
+      link.transfer = of([&](StepKind kind) { return between ? kind == StepKind::direct : gathers(kind); });
+      link.exchange = of([&](StepKind kind) { return !between && kind == StepKind::all_to_all; });
+      link.scatter = of([&](StepKind kind) { return !between && scatters(kind); });
     }
     copy_ = curve([&](const Measurement& m) { return m.kind == StepKind::embed; });
   }
@@ -106,8 +114,6 @@ class Fit {
       topology.axes.push_back({axes_[a].name, links_[a].link(solution_), axes_[a].ranks()});
     }
     topology.between = links_.back().link(solution_);
-    // What is reduced on its way to another mesh is reduced as fast as on its own.
-    if (!topology.axes.empty()) topology.between.reduce = topology.axes[0].link.reduce;
     return topology;
   }
 
@@ -124,7 +130,8 @@ class Fit {
     const double more_us = std::max(solution_[kBase] + solution_[kExchangeBase], 0.1) / 2;
     for (LinkUnknowns& link : links_) {
       link.transfer.thin_out(solution_, more_us);
-      link.reduce.thin_out(solution_, more_us + 1);  // never alone
+      link.exchange.thin_out(solution_, more_us);
+      link.scatter.thin_out(solution_, more_us);
     }
     copy_.thin_out(solution_, 0.1);
   }
@@ -133,17 +140,18 @@ class Fit {
   std::vector<double> row_of(const Measurement& m) const {
     std::vector<double> row(unknowns_, 0);
     if (m.kind == StepKind::embed) {
-      copy_.add(row, m.bytes, 1);
+      copy_.add(row, m.bytes);
       return row;
     }
     const LinkUnknowns& link = links_[m.axis];
-    const bool exchange = m.kind == StepKind::all_to_all || m.kind == StepKind::direct;
-    const double hops = m.axis == axes_.size() ? 1 : static_cast<double>(axes_[m.axis].ranks() - 1);
-    const double times = m.kind == StepKind::all_reduce ? 2 : 1;
-    row[exchange ? kExchangeBase : kBase] = 1;
-    row[link.latency] = times * hops;
-    link.transfer.add(row, m.bytes, times);
-    if (reduces(m.kind) && m.axis < axes_.size()) link.reduce.add(row, m.bytes, 1);
+    const bool between = m.axis == axes_.size();
+    const double hops = between ? 1 : static_cast<double>(axes_[m.axis].ranks() - 1);
+    row[m.kind == StepKind::all_to_all || m.kind == StepKind::direct ? kExchangeBase : kBase] = 1;
+    row[link.latency] = m.kind == StepKind::all_reduce ? 2 * hops : hops;
+    if (between || gathers(m.kind)) link.transfer.add(row, m.bytes);
+    if (between) return row;
+    if (m.kind == StepKind::all_to_all) link.exchange.add(row, m.bytes);
+    if (scatters(m.kind)) link.scatter.add(row, m.bytes);
     return row;
   }
 

@@ -60,11 +60,13 @@ Dims matrix(double bytes, int64_t ranks) {
 
 double bytes_of_shape(const Dims& shape) { return static_cast<double>(volume(shape)) * kElementBytes; }
 
-// The first is all latency. Up to 2 KiB of a rank travel with the announcement, so there are sizes on both sides of that.
+// The first is all latency. Up to 8 KiB of a rank travel with the announcement, so there are sizes on both sides of that.
 std::vector<double> measured_sizes(int64_t most) {
-  std::vector<double> sizes = {16, 1024, 2048};
-  for (int64_t bytes = 3072; bytes <= most; bytes = bytes == 3072 ? 8192 : bytes * (bytes < (1 << 20) ? 2 : 4)) {
+  std::vector<double> sizes = {16, 1024, 2048, 4096, 6144};
+  std::erase_if(sizes, [&](double bytes) { return bytes > static_cast<double>(most); });
+  for (int64_t bytes = 8192; bytes <= most; bytes *= bytes < (1 << 20) ? 2 : 4) {
     sizes.push_back(static_cast<double>(bytes));
+    if (bytes == 8192 && 3 * bytes / 2 <= most) sizes.push_back(12288);
   }
   return sizes;
 }

@@ -32,8 +32,10 @@ std::string figures(const Topology& topology) {
       "a collective begins with {:.2f} us, an exchange with {:.2f} us; speeds at the largest size: copying {}\n",
       topology.base_us, topology.exchange_base_us, speed(topology.copy));
   for (const Topology::Axis& axis : topology.axes) {
-    text += fmt::format("axis {:<8} {:>3} ranks   {:>7.2f} us a hop   transfer {:>11}   reduce {:>11}\n", axis.name,
-                        axis.ranks, axis.link.latency_us, speed(axis.link.transfer), speed(axis.link.reduce));
+    text +=
+        fmt::format("axis {:<8} {:>3} ranks   {:>7.2f} us a hop   transfer {:>11}   exchange {:>11}   scatter {:>11}\n",
+                    axis.name, axis.ranks, axis.link.latency_us, speed(axis.link.transfer),
+                    speed(axis.link.of_exchange()), speed(axis.link.of_scatter()));
   }
   return text + fmt::format("between meshes           {:>7.2f} us a peer  transfer {:>11}\n",
                             topology.between.latency_us, speed(topology.between.transfer));
@@ -46,7 +48,7 @@ std::string verdict(const CalibrateReport& report) {
     if (std::abs(bias) > kMuchBias) off += fmt::format("{}{} by {:+.0f} %", off.empty() ? "" : ", ", what, 100 * bias);
   }
   std::string text;
-  if (!off.empty()) text += "off on the whole, as all operations of an axis share one transfer curve: " + off + "\n";
+  if (!off.empty()) text += "off on the whole: " + off + "\n";
   if (report.noise() > kMuchNoise) {
     text += "The machine was not quiet: the same call took longer in other rounds. Try again when it is.\n";
   }

@@ -26,6 +26,11 @@ struct Link {
   double latency_us = 0;  // for each hop of a ring, and for each peer of an exchange
   Curve transfer;         // of the bytes through the busiest rank
   Curve reduce;           // what combining them costs besides
+  Curve exchange = {};    // in an all-to-all and a direct exchange, in place of `transfer`; none: as that
+  Curve scatter = {};  // the same where terms are combined: in a reduce-scatter, and in that half of an all-reduce too
+
+  const Curve& of_exchange() const { return exchange.knots.empty() ? transfer : exchange; }
+  const Curve& of_scatter() const { return scatter.knots.empty() ? transfer : scatter; }
   friend bool operator==(const Link&, const Link&) = default;
 };
 

@@ -55,24 +55,26 @@ class Route {
     return true;
   }
 
-  double ring_us(size_t axis, double bytes, double hops) const {
-    return topology_.base_us + hops * links_[axis].latency_us + links_[axis].transfer(bytes * hops / ranks(axis));
+  double ring_us(size_t axis, double bytes, const Curve& curve) const {
+    const double hops = ranks(axis) - 1;
+    return topology_.base_us + hops * links_[axis].latency_us + curve(bytes * hops / ranks(axis));
   }
 
   bool hop(size_t axis, const Placement& after) {
     const Placement before = now_[axis];
     if (before == after) return true;
     const double n = ranks(axis);
+    const Link& link = links_[axis];
     double us = 0;
     if (before.kind == Kind::shard && after.kind == Kind::replicate) {
       bytes_ *= n;
-      us = ring_us(axis, bytes_, n - 1);
+      us = ring_us(axis, bytes_, link.transfer);
     } else if (before.kind == Kind::shard && after.kind == Kind::shard) {
-      us = ring_us(axis, bytes_, n - 1) + topology_.exchange_base_us - topology_.base_us;
+      us = ring_us(axis, bytes_, link.of_exchange()) + topology_.exchange_base_us - topology_.base_us;
     } else if (before.kind == Kind::partial && after.kind == Kind::replicate) {
-      us = ring_us(axis, bytes_, 2 * (n - 1));
+      us = ring_us(axis, bytes_, link.of_scatter()) + ring_us(axis, bytes_, link.transfer) - topology_.base_us;
     } else if (before.kind == Kind::partial && after.kind == Kind::shard) {
-      us = ring_us(axis, bytes_, n - 1);
+      us = ring_us(axis, bytes_, link.of_scatter());
       bytes_ /= n;
     } else if (before.kind == Kind::replicate && after.kind == Kind::shard) {
       bytes_ /= n;

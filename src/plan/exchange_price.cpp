@@ -173,8 +173,9 @@ double ExchangePricer::us_of(const Load& load, bool receives) const {
   double us = base_us_ + load.latency;
   for (size_t a = 0; a < axes_; ++a) {
     if (load.bytes[a] == 0) continue;
-    us += graph_.link(a).transfer(load.bytes[a]);
-    if (receives && reduces_) us += graph_.link(a).reduce(load.bytes[a]);
+    const Link& link = graph_.link(a);
+    us += (reduces_ ? link.of_scatter() : link.of_exchange())(load.bytes[a]);
+    if (receives && reduces_) us += link.reduce(load.bytes[a]);
   }
   return us;
 }

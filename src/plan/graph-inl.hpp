@@ -102,12 +102,12 @@ void Graph::gathers(const Node& node, Fn&& fn) {
     Node next = node;
     remove_tails(next, tails, Code::replica);
     const double bytes = group_bytes(next, node);
-    fn(next, Edge{StepKind::all_gather, axes, rings_us(axes, bytes, 1, false), bytes});
+    fn(next, Edge{StepKind::all_gather, axes, rings_us(axes, bytes, Ring::gather), bytes});
     if ((axes & ~at_target_axes_) != 0) return;
     next = node;
     remove_tails(next, tails, Code::at_target);
     const double received = root_bytes(next, node);
-    fn(next, Edge{StepKind::gather, axes, rings_us(axes, received, 1, false), received});
+    fn(next, Edge{StepKind::gather, axes, rings_us(axes, received, Ring::gather), received});
   });
 }
 
@@ -129,7 +129,7 @@ void Graph::cuts(const Node& node, Fn&& fn) {
     fn(whole, Edge{StepKind::broadcast, part, chain_us(part, sent, false), sent});
     for_each_cut(node, part, [&](const Node& next) {
       const double bytes = root_bytes(node, next);
-      fn(next, Edge{StepKind::scatter, part, rings_us(part, bytes, 1, false), bytes});
+      fn(next, Edge{StepKind::scatter, part, rings_us(part, bytes, Ring::gather), bytes});
     });
   });
 }
@@ -149,13 +149,13 @@ void Graph::reductions(const Node& node, Fn&& fn) {
     double ranks = 1;
     for (size_t a = 0; a < axes(); ++a) ranks *= has(part, a) ? static_cast<double>(sizes_[a]) : 1;
     const double share = whole * (ranks - 1) / ranks;
-    fn(with(Code::replica), Edge{StepKind::all_reduce, part, rings_us(part, share, 2, true), 2 * share});
+    fn(with(Code::replica), Edge{StepKind::all_reduce, part, rings_us(part, share, Ring::both), 2 * share});
     if ((part & ~at_target_axes_) == 0) {
       fn(with(Code::at_target), Edge{StepKind::reduce, part, chain_us(part, whole, true), whole});
     }
     for_each_cut(node, part, [&](const Node& next) {
       const double bytes = group_bytes(node, next);
-      fn(next, Edge{StepKind::reduce_scatter, part, rings_us(part, bytes, 1, true), bytes});
+      fn(next, Edge{StepKind::reduce_scatter, part, rings_us(part, bytes, Ring::scatter), bytes});
     });
   });
 }

@@ -98,7 +98,8 @@ class Graph {
   template <class Fn>
   void embeds(const Node& node, Fn&& fn);
 
-  double rings_us(uint32_t axes, double bytes, double times, bool reduces) const;
+  enum class Ring { gather, scatter, both };  // which reduces what it scatters
+  double rings_us(uint32_t axes, double bytes, Ring ring) const;
   double chain_us(uint32_t axes, double bytes, bool reduces) const;
   double copy_us(const Node& after) const;
   double group_bytes(const Node& whole, const Node& parts);

@@ -96,7 +96,8 @@ Curve curve_in(const Field& object, const char* key) {
 }
 
 Link link_in(const Field& object) {
-  return {number_or(object, "latency_us", 0), curve_in(object, "transfer"), curve_in(object, "reduce")};
+  return {number_or(object, "latency_us", 0), curve_in(object, "transfer"), curve_in(object, "reduce"),
+          curve_in(object, "exchange"), curve_in(object, "scatter")};
 }
 
 std::vector<Topology::Axis> axes_in(const Field& object, const char* key) {
@@ -130,8 +131,15 @@ std::string text_of(const Curve& curve) {
 }
 
 std::string text_of(const Link& link, const std::string& indent) {
-  return fmt::format("\"latency_us\": {},\n{}\"transfer\": {},\n{}\"reduce\": {}", link.latency_us, indent,
-                     text_of(link.transfer), indent, text_of(link.reduce));
+  std::string text = fmt::format("\"latency_us\": {}", link.latency_us);
+  const auto add = [&](const char* name, const Curve& curve) {
+    text += fmt::format(",\n{}\"{}\": {}", indent, name, text_of(curve));
+  };
+  add("transfer", link.transfer);
+  add("reduce", link.reduce);
+  if (!link.exchange.knots.empty()) add("exchange", link.exchange);
+  if (!link.scatter.knots.empty()) add("scatter", link.scatter);
+  return text;
 }
 
 std::string text_of(const std::vector<Topology::Axis>& axes) {

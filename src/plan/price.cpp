@@ -8,7 +8,7 @@ namespace tessera {
 
 // Rings along one axis after the other, the fastest with the most bytes: of an all-gather the last, of a reduce-scatter
 // the first. `bytes` is what the busiest rank receives of all of them.
-double Graph::rings_us(uint32_t axes, double bytes, double times, bool reduces) const {
+double Graph::rings_us(uint32_t axes, double bytes, Ring ring) const {
   double ranks = 1;
   for (const uint8_t a : by_speed_) ranks *= has(axes, a) ? static_cast<double>(sizes_[a]) : 1;
   double us = base_us_, left = 1;
@@ -16,8 +16,10 @@ double Graph::rings_us(uint32_t axes, double bytes, double times, bool reduces) 
     if (!has(axes, a)) continue;
     const auto n = static_cast<double>(sizes_[a]);
     const double part = bytes * (left * (n - 1) / n / ((ranks - 1) / ranks));
-    us += times * ((n - 1) * links_[a].latency_us + links_[a].transfer(part));
-    if (reduces) us += links_[a].reduce(part);
+    const Link& link = links_[a];
+    const double latency = (n - 1) * link.latency_us;
+    if (ring != Ring::scatter) us += latency + link.transfer(part);
+    if (ring != Ring::gather) us += latency + link.of_scatter()(part) + link.reduce(part);
     left /= n;
   }
   return us;
@@ -121,7 +123,7 @@ Edge Graph::exchange_move(const Node& before, const Node& after, size_t a, size_
   const auto weigh = [&](const std::vector<double>& bytes) {
     double us = 0, all = 0;
     for (size_t i = 0; i < bytes.size(); ++i) {
-      us += links_[slow_first[i]].transfer(bytes[i]);
+      us += links_[slow_first[i]].of_exchange()(bytes[i]);
       all += bytes[i];
     }
     most_us = std::max(most_us, us);

@@ -20,6 +20,11 @@ double least_slope(const Curve& curve) {
   return std::min(slope, (curve.knots[n - 1].us - before.us) / (curve.knots[n - 1].bytes - before.bytes));
 }
 
+// Whichever step it goes by.
+double least_slope(const Link& link) {
+  return std::min({least_slope(link.transfer), least_slope(link.of_exchange()), least_slope(link.of_scatter())});
+}
+
 // Whether a bound is below a cost by more than rounding.
 bool below(double bound, double cost) { return bound < cost - 1e-12 * cost || (cost == kNever && bound < kNever); }
 
@@ -47,7 +52,7 @@ Search::Search(const Layout& from, const Layout& to, const Dims& shape, DType dt
            options.any_order),
       pricer_(one_, topology.exchange_base_us) {
   any_slope_ = kNever;
-  for (size_t a = 0; a < one_.axes(); ++a) any_slope_ = std::min(any_slope_, least_slope(one_.link(a).transfer));
+  for (size_t a = 0; a < one_.axes(); ++a) any_slope_ = std::min(any_slope_, least_slope(one_.link(a)));
   Dims first = Dims::filled(to.mesh().ndim(), 0), last = first;
   for (size_t a = 0; a < to.mesh().ndim(); ++a) {
     const Placement& p = to.placements()[a];
@@ -59,7 +64,7 @@ Search::Search(const Layout& from, const Layout& to, const Dims& shape, DType dt
     least_latency_[way] = least_slope_[way] = graph.axes() > 0 ? kNever : 0;
     for (size_t axis = 0; axis < graph.axes(); ++axis) {
       least_latency_[way] = std::min(least_latency_[way], graph.link(axis).latency_us);
-      least_slope_[way] = std::min(least_slope_[way], least_slope(graph.link(axis).transfer));
+      least_slope_[way] = std::min(least_slope_[way], least_slope(graph.link(axis)));
     }
   };
   take_links(one_, 0);
@@ -70,15 +75,14 @@ Search::Search(const Layout& from, const Layout& to, const Dims& shape, DType dt
     take_links(*other_, 1);
     least_latency_[2] = topology.between.latency_us;
     least_slope_[2] = least_slope(topology.between.transfer);
-    for (size_t a = 0; a < other_->axes(); ++a)
-      any_slope_ = std::min(any_slope_, least_slope(other_->link(a).transfer));
+    for (size_t a = 0; a < other_->axes(); ++a) any_slope_ = std::min(any_slope_, least_slope(other_->link(a)));
     any_slope_ = std::min(any_slope_, least_slope_[2]);
     return;
   }
   bool even = one_.is_even_handed(one_.source()) && one_.is_even_handed(one_.target());
   int64_t fewest = one_.mesh().size();
   for (size_t a = 0; a < one_.axes(); ++a) {
-    slopes_.push_back(least_slope(one_.link(a).transfer));
+    slopes_.push_back(least_slope(one_.link(a)));
     fewest = std::min(fewest, one_.mesh().size(one_.mesh_axis(a)));
   }
   for (const int64_t extent : shape) even = even && extent % one_.mesh().size() == 0;

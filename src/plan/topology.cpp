@@ -48,6 +48,8 @@ void check_link(const Link& link, const std::string& field) {
   check_us(link.latency_us, field + " latency");
   check_curve(link.transfer, field + " transfer");
   check_curve(link.reduce, field + " reduce");
+  check_curve(link.exchange, field + " exchange");
+  check_curve(link.scatter, field + " scatter");
 }
 
 void check_axis(const Topology::Axis& axis, const std::string& field) {
@@ -83,6 +85,8 @@ void mix_in(size_t& seed, const Link& link) {
   mix_in(seed, link.latency_us);
   mix_in(seed, link.transfer);
   mix_in(seed, link.reduce);
+  mix_in(seed, link.exchange);
+  mix_in(seed, link.scatter);
 }
 
 }  // namespace

@@ -120,7 +120,8 @@ double rings(const World& w, const std::set<size_t>& axes, double bytes, double 
     const auto n = static_cast<double>(w.mesh().size(a));
     const Link& link = w.topology.axes[a].link;
     const double part = bytes * left * (1 - 1 / n) / (1 - 1 / ranks);
-    us += times * ((n - 1) * link.latency_us + link.transfer(part)) + (reduces ? link.reduce(part) : 0);
+    us += times * (n - 1) * link.latency_us + (reduces ? link.of_scatter()(part) + link.reduce(part) : 0);
+    if (!reduces || times == 2) us += link.transfer(part);
     left /= n;
   }
   return us;
@@ -160,8 +161,9 @@ double exchange_us(const World& w, const Layout& before, const Layout& after, bo
         }
         for (const int peer : peers) us += w.topology.axes[way(rank, peer)].link.latency_us;
         for (const auto& [axis, count] : bytes) {
-          us += w.topology.axes[axis].link.transfer(count);
-          if (receives && exchange.terms() > 1) us += w.topology.axes[axis].link.reduce(count);
+          const Link& link = w.topology.axes[axis].link;
+          us += (exchange.terms() > 1 ? link.of_scatter() : link.of_exchange())(count);
+          if (receives && exchange.terms() > 1) us += link.reduce(count);
         }
         most = std::max(most, us);
       }
@@ -364,6 +366,9 @@ Topology pick_times(const Mesh& mesh) {
   for (const MeshAxis& axis : mesh.axes()) {
     Link link{static_cast<double>(pick(0, 4)) / 8, Curve{{{static_cast<double>(pick(8, 40)), 1}, {400, 20}}}, {}};
     if (pick(0, 2) == 0) link.reduce = Curve{{{50, 0.5}}};
+    const auto pick_curve = [] { return Curve{{{static_cast<double>(pick(8, 40)), 1}, {300, 20}}}; };
+    if (pick(0, 2) == 0) link.exchange = pick_curve();
+    if (pick(0, 2) == 0) link.scatter = pick_curve();
     topology.axes.push_back({axis.name, link});
   }
   return topology;
