@@ -83,6 +83,8 @@ Waited Board::announce(const Saying& mine, uint64_t call, std::vector<std::span<
   for (size_t from = 0; from == 0 || from < longest; from += kRecordBytes) {
     write_record(mine, from, call);
     step();
+    // Hardly anybody reads the other record any more: its lines come back while this rank waits.
+    prefetch_to_write({slots_[rank_].record[1 - announcements_ % 2], std::min(mine.changed, kRecordBytes)});
     if (from == 0 && mine.meanwhile != nullptr) mine.meanwhile->meanwhile();
     if (const Waited waited = everyone(deadline, culprit); waited != Waited::reached) return waited;
     const uint32_t side = announcements_++ % 2;
@@ -93,8 +95,6 @@ Waited Board::announce(const Saying& mine, uint64_t call, std::vector<std::span<
       longest = std::max(longest, total);
     }
     if (longest > kRecordBytes) take_records(records, side, from);
-    // Nobody reads the other record any more: its lines come back while this call goes on.
-    prefetch_to_write({slots_[rank_].record[1 - side], std::min(mine.changed, kRecordBytes)});
   }
   return Waited::reached;
 }
