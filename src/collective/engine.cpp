@@ -109,17 +109,16 @@ class Engine : private Meanwhile {
     try {
       if (plan.replay.announces_result()) prepare_result();
       saying = plan.replay.record(call_, batch_[0].x, outcomes_[0].tensor, comm_.transport());
-    } catch (const std::exception&) {
-      return false;  // it comes again, and all are told
+    } catch (const std::exception&) {  // it comes again, and all are told
+      outcomes_[0].tensor = {};
+      allocations_ = bytes_allocated_ = 0;
+      return false;
     }
     saying.meanwhile = this;
     const RawRecords& said = comm_.exchange(saying, call_, first_op(), deadline_);
     told_ = true;
     meanwhile();
-    if (!plan.replay.same(said)) {
-      allocations_ = bytes_allocated_ = 0;
-      return false;
-    }
+    if (!plan.replay.same(said)) return false;
     if (plan.replay.inlined()) {
       std::byte* const memory[] = {batch_[0].x.data(), outcomes_[0].tensor.data()};
       move_inlined(plan, memory, said, is_callers());
@@ -163,10 +162,10 @@ class Engine : private Meanwhile {
 
   void play() {
     begin();
-    say();
-    if (told_ && replayed_->replay.announces_result()) w_.mine[1] = outcomes_[0].tensor;
-    if (told_ && w_.record.problem != ErrorKind::none) throw Error(w_.record.problem_text);  // too late to tell it
-    if (!told_) {
+    if (told_) {
+      take_told();
+    } else {
+      say();
       comm_.attach_deferred(w_.record);
       w_.words.clear();
       encode(w_.record, w_.words);
@@ -189,8 +188,23 @@ class Engine : private Meanwhile {
     if (agreement.repeated) note_replay(plan, agreement.records);
   }
 
+  // A replay told what this rank has, and others did not repeat themselves. What it has allocated counts only if it was
+  // told of: the result may be another now.
+  void take_told() {
+    const Description& d = batch_[0];
+    Tensor result = std::exchange(outcomes_[0].tensor, {});
+    if (!replayed_->replay.announces_result()) {
+      result = d.out;
+      allocations_ = bytes_allocated_ = 0;
+    }
+    w_.mine.clear();
+    w_.mine.push_back(d.op == OpCode::all_gather_same ? d.x.unsqueeze(0) : d.x);
+    w_.mine.push_back(std::move(result));
+    w_.mine.resize(1 + output_count(d.op, comm_.size()));
+  }
+
   void note_replay(CallPlan& plan, const std::vector<Record>& records) {
-    if (batch_.size() != 1 || output_count(batch_[0].op, comm_.size()) > 1 || !apart(records)) return;
+    if (batch_.size() != 1 || plan.arranged[0].as_parts || !apart(records)) return;
     const bool inlined = plan.rounds.all().size() <= 1 && all_inlined(records);
     if (!comm_.all_said() || (!inlined && batch_[0].op == OpCode::all_gather_same)) return;  // its x is another view
     const Statement& mine = records[static_cast<size_t>(comm_.rank())].statements[0];
@@ -226,7 +240,9 @@ class Engine : private Meanwhile {
     for (Statement& statement : record.statements) statement.reset();
     size_t op = 0;
     try {
-      for (; op < batch_.size(); ++op) state(batch_[op], comm_, record.statements[op], w_.mine, record.payload);
+      for (; op < batch_.size(); ++op) {
+        state(batch_[op], comm_, record.statements[op], w_.mine, record.payload, batch_.size() == 1);
+      }
       check_apart(batch_, comm_.size(), w_.mine);
     } catch (const std::exception&) {
       record.problem = kind_of(std::current_exception(), record.problem_text);

@@ -122,7 +122,8 @@ Tensor Replay::recycled() {
 
 void Replay::keep(const Tensor& result) {
   constexpr int64_t kMostBytes = 64 << 10;
-  if (static_cast<int64_t>(results_.size() + 1) * result.bytes() > kMostBytes) return;
+  constexpr size_t kMost = 64;
+  if (results_.size() == kMost || static_cast<int64_t>(results_.size() + 1) * result.bytes() > kMostBytes) return;
   results_.insert(results_.begin() + static_cast<ptrdiff_t>(oldest_), result);
   ++oldest_;
 }

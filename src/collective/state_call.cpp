@@ -100,13 +100,15 @@ Announced announce_x(const Tensor& t, CommState& comm, OpCode op, std::vector<st
   return {t.dtype(), t.shape(), t.strides(), {{at, kInlined}}, nullptr};
 }
 
-// Peers read an output in the second round of an all_reduce only; small tensors need no such round.
-Announced announce_out(const Tensor& out, CommState& comm, const Statement& s) {
-  const bool read = s.op == OpCode::all_reduce && s.x().where.words[1] != kInlined;
+// Peers read an output in the second round of an all_reduce only. That has none where all tensors of the call are small:
+// of several operations another may be not.
+Announced announce_out(const Tensor& out, CommState& comm, const Statement& s, bool alone) {
+  const bool read = s.op == OpCode::all_reduce && !(alone && s.x().where.words[1] == kInlined);
   return read ? announce(out, comm, true) : Announced{out.dtype(), out.shape(), out.strides(), {}, nullptr};
 }
 
-void add_output(const Tensor& out, const Tensor& x, CommState& comm, Statement& s, std::vector<Tensor>& tensors) {
+void add_output(const Tensor& out, const Tensor& x, CommState& comm, Statement& s, std::vector<Tensor>& tensors,
+                bool alone) {
   if (!out.defined()) throw ShapeError("a tensor of the outputs is undefined");
   if (out.read_only()) throw ShapeError("out is a view of constant memory: it cannot be written to");
   if (may_overlap_itself(out)) {
@@ -115,19 +117,19 @@ void add_output(const Tensor& out, const Tensor& x, CommState& comm, Statement& 
                     "{}, strides {}): it cannot be written to",
                     out.shape(), out.strides()));
   }
-  s.tensors.push_back(announce_out(out, comm, s));
+  s.tensors.push_back(announce_out(out, comm, s, alone));
   s.in_place.push_back(in_place(x, out));
   tensors.push_back(out);
 }
 
-void add_outputs(const Description& d, CommState& comm, Statement& s, std::vector<Tensor>& tensors) {
+void add_outputs(const Description& d, CommState& comm, Statement& s, std::vector<Tensor>& tensors, bool alone) {
   const Tensor x = tensors.back();
-  for (const Tensor& part : d.parts) add_output(part, x, comm, s, tensors);
+  for (const Tensor& part : d.parts) add_output(part, x, comm, s, tensors, alone);
   if (d.out.defined()) {
-    add_output(d.out, x, comm, s, tensors);
+    add_output(d.out, x, comm, s, tensors, alone);
   } else if (d.op == OpCode::all_reduce) {
     const Tensor out = comm.transport().allocate(x.dtype(), x.shape());
-    s.tensors.push_back(announce_out(out, comm, s));
+    s.tensors.push_back(announce_out(out, comm, s, alone));
     s.in_place.push_back(kApart);
     tensors.push_back(out);
     std::lock_guard lock(comm.guard());
@@ -139,7 +141,7 @@ void add_outputs(const Description& d, CommState& comm, Statement& s, std::vecto
 }  // namespace
 
 void state(const Description& d, CommState& comm, Statement& s, std::vector<Tensor>& tensors,
-           std::vector<std::byte>& payload) {
+           std::vector<std::byte>& payload, bool alone) {
   const size_t first = tensors.size();
   if (d.problem != nullptr) std::rethrow_exception(d.problem);
   const bool stacked = d.op == OpCode::all_gather_same && d.x.defined();
@@ -176,7 +178,7 @@ void state(const Description& d, CommState& comm, Statement& s, std::vector<Tens
   else if (!d.sizes.empty()) check_sizes(d.sizes, "sizes", comm.size());
   s.sizes = d.sizes;
   s.recv_sizes = d.recv_sizes;
-  add_outputs(d, comm, s, tensors);
+  add_outputs(d, comm, s, tensors, alone);
   tensors.resize(first + 1 + output_count(d.op, comm.size()));
 }
 

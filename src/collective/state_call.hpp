@@ -12,7 +12,7 @@ namespace tessera {
 // rank's own arguments are wrong (the caller tells it to all ranks).
 // The elements of a small x go to `payload`.
 void state(const detail::Description& description, detail::CommState& comm, Statement& statement,
-           std::vector<Tensor>& tensors, std::vector<std::byte>& payload);
+           std::vector<Tensor>& tensors, std::vector<std::byte>& payload, bool alone);
 
 // Throws ShapeError where an output lies over another operation's tensors.
 // `tensors` are those of the whole batch.

@@ -26,7 +26,7 @@ struct Saying {
   std::span<const std::byte> payload = {};
   size_t payload_at = 0;
   bool elements = true;            // others need the changed part too: there are elements of tensors in it
-  Meanwhile* meanwhile = nullptr;  // a transport may call it, once, between speaking and listening
+  Meanwhile* meanwhile = nullptr;  // a transport may call it, once, before it waits
   Saying(std::span<const std::byte> b = {}) : bytes(b), changed(b.size()) {}
   Saying(std::span<const std::byte> b, size_t c, uint64_t v) : bytes(b), changed(c), version(v) {}
 };

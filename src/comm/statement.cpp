@@ -124,10 +124,13 @@ class Reader {
 };
 
 void put_statement(std::vector<int64_t>& words, const Statement& s) {
-  words.insert(words.end(),
-               {static_cast<int64_t>(s.op), s.dim, s.split_dim, s.root, static_cast<int64_t>(s.reduction.op),
-                std::bit_cast<int64_t>(s.reduction.factor), std::bit_cast<int64_t>(s.scale), s.extra[0], s.extra[1],
-                s.flags, static_cast<int64_t>(s.has_x), static_cast<int64_t>(s.tensors.size())});
+  words.insert(words.end(), {static_cast<int64_t>(s.op), s.dim, s.split_dim, s.root,
+                             static_cast<int64_t>(s.reduction.op), std::bit_cast<int64_t>(s.reduction.factor),
+                             std::bit_cast<int64_t>(s.scale), s.extra[0], s.extra[1], s.flags,
+                             !s.has_x                           ? 0
+                             : s.x().where.words[1] == kInlined ? 2
+                                                                : 1,
+                             static_cast<int64_t>(s.tensors.size())});
   for (const Announced& tensor : s.tensors) put_tensor(words, tensor);
   put_list(words, s.in_place);
   put_list(words, s.sizes);
@@ -145,7 +148,7 @@ void get_statement(Reader& reader, Statement& s) {
   s.scale = std::bit_cast<double>(reader.word());
   for (int64_t& value : s.extra) value = reader.word();
   s.flags = reader.word();
-  s.has_x = reader.word_below(2) != 0;
+  s.has_x = reader.word_below(3) != 0;  // 2: and it is in the record. What follows from that is another call's
   s.tensors.resize(reader.count(8));
   for (Announced& tensor : s.tensors) reader.tensor(tensor);
   reader.list(s.in_place);

@@ -81,9 +81,13 @@ Search::Search(const Layout& from, const Layout& to, const Dims& shape, DType dt
   }
   bool even = one_.is_even_handed(one_.source()) && one_.is_even_handed(one_.target());
   int64_t fewest = one_.mesh().size();
-  for (size_t a = 0; a < one_.axes(); ++a) {
-    slopes_.push_back(least_slope(one_.link(a)));
-    fewest = std::min(fewest, one_.mesh().size(one_.mesh_axis(a)));
+  for (size_t a = 0; a < one_.axes(); ++a) fewest = std::min(fewest, one_.mesh().size(one_.mesh_axis(a)));
+  place_in_speed_.resize(one_.axes());
+  least_from_.assign(one_.axes() + 1, kNever);
+  for (size_t i = one_.axes(); i-- > 0;) {
+    const uint8_t a = one_.by_speed()[i];
+    place_in_speed_[a] = i;
+    least_from_[i] = std::min(least_from_[i + 1], least_slope(one_.link(a)));
   }
   for (const int64_t extent : shape) even = even && extent % one_.mesh().size() == 0;
   if (!even) uneven_ = 1 - 1 / static_cast<double>(fewest);
@@ -104,10 +108,10 @@ int Search::visit_of(int graph, const Node& node) {
   return place->second;
 }
 
-// What the ranks that differ from a place on fast axes only hold together of that place's part of the target.
-double Search::held_near(const Visit& visit, const Dims& place, double slope) {
+// What the ranks that differ from a place on the `fast` fastest axes only hold together of that place's part of the target.
+double Search::held_near(const Visit& visit, const Dims& place, size_t fast) {
   const Node& end = visits_[static_cast<size_t>(target_)].node;
-  const auto is_fast = [&](size_t a) { return slopes_[a] < slope; };
+  const auto is_fast = [&](size_t a) { return place_in_speed_[a] < fast; };
   for (size_t a = 0; a < one_.axes(); ++a) {
     const Code code = visit.node.code[a];
     if (is_fast(a) || code == Code::replica || code == Code::cut) continue;
@@ -127,8 +131,8 @@ double Search::held_near(const Visit& visit, const Dims& place, double slope) {
       }
       const size_t axis = one_.mesh_axis(list.axes[i]);
       const auto n = static_cast<size_t>(one_.mesh().size(axis)), own = static_cast<size_t>(place[axis]);
-      const bool fast = is_fast(list.axes[i]);
-      for (size_t k = fast ? 0 : own; k < (fast ? n : own + 1); ++k) self(self, i + 1, number * n + k);
+      const bool all = is_fast(list.axes[i]);
+      for (size_t k = all ? 0 : own; k < (all ? n : own + 1); ++k) self(self, i + 1, number * n + k);
     };
     add(add, 0, 0);
     elements *= static_cast<double>(held);
@@ -155,13 +159,12 @@ double Search::ahead_of(int number) {
     const double missing = whole - (own && !unfinished ? shared(number, *own, target_, place) : 0);
     us = std::max(us, missing * any_slope_);
     if (!one_mesh_ || missing <= 0) continue;
-    for (const double slope : slopes_) {
-      if (slope <= any_slope_) continue;
-      double neighbours = 1;
-      for (size_t a = 0; a < slopes_.size(); ++a) {
-        if (slopes_[a] < slope) neighbours *= static_cast<double>(one_.mesh().size(one_.mesh_axis(a)));
-      }
-      const double from_afar = (whole - held_near(visit, place, slope)) / neighbours * ring;
+    double neighbours = 1, slope = any_slope_;
+    for (size_t fast = 1; fast < place_in_speed_.size(); ++fast) {
+      neighbours *= static_cast<double>(one_.mesh().size(one_.mesh_axis(one_.by_speed()[fast - 1])));
+      if (least_from_[fast] <= slope) continue;
+      slope = least_from_[fast];
+      const double from_afar = (whole - held_near(visit, place, fast)) / neighbours * ring;
       us = std::max(us, missing * any_slope_ + from_afar * (slope - any_slope_));
     }
   }

@@ -55,7 +55,7 @@ class Search {
   Graph& graph(int number) { return number == 0 || !other_ ? one_ : *other_; }
   int visit_of(int graph, const Node& node);
   double ahead_of(int visit);
-  double held_near(const Visit& visit, const Dims& place, double slope);
+  double held_near(const Visit& visit, const Dims& place, size_t fast);
   double best() const { return visits_[static_cast<size_t>(target_)].cost; }
   void run(Mode mode);
   void expand(int number);
@@ -84,12 +84,13 @@ class Search {
   std::optional<ExchangePricer> other_pricer_;
   // Of any way that an exchange may take: within the first mesh, within the second, between them.
   std::array<double, 3> least_latency_ = {}, least_slope_ = {};
-  double any_slope_ = 0;        // of any way at all
-  int target_ = -1;             // its visit
-  std::vector<Dims> places_;    // of the target, by which the rest of a way is bounded
-  std::vector<double> slopes_;  // by axis, of one mesh
-  double uneven_ = 1;           // see ahead_of()
-  bool chunked_ = false;        // both layouts are cut as torch.chunk cuts, or whole
+  double any_slope_ = 0;                // of any way at all
+  int target_ = -1;                     // its visit
+  std::vector<Dims> places_;            // of the target, by which the rest of a way is bounded
+  std::vector<size_t> place_in_speed_;  // by axis, of one mesh: 0 is the fastest
+  std::vector<double> least_from_;      // by that place: the least slope of that axis and all that are slower
+  double uneven_ = 1;                   // see ahead_of()
+  bool chunked_ = false;                // both layouts are cut as torch.chunk cuts, or whole
   std::vector<Visit> visits_;
   std::unordered_map<uint64_t, int> numbers_[2];
   std::priority_queue<Queued> queue_;

@@ -269,6 +269,34 @@ TEST_P(Again, ResultsThatAreHeldStayAsTheyAre) {
   });
 }
 
+TEST_P(Again, AsParts) {
+  on_ranks([](Comm& comm) {
+    for (const int64_t rows : {int64_t{2}, kLong}) {
+      for (int time = 0; time < 5; ++time) {
+        const Parts all = run(comm, AllGatherParts{.x = mine(comm, time, rows)});
+        ASSERT_EQ(all.parts.size(), static_cast<size_t>(comm.size()));
+        for (int r = 0; r < comm.size(); ++r) {
+          ASSERT_EQ(all.parts[static_cast<size_t>(r)].at<float>(rows - 1, 2), value(r, time, 3 * rows - 1));
+        }
+      }
+    }
+  });
+}
+
+// Where a list has a long tensor too, a small sum takes two rounds as well, and peers read its output.
+TEST_P(Again, ASmallSumInPlaceBesideALongGather) {
+  on_ranks([](Comm& comm) {
+    for (int time = 0; time < 6; ++time) {
+      const int64_t rows = time % 3 == 2 ? 2 : kLong;
+      const Tensor y = mine(comm, time, 3);
+      const auto [all, sum] =
+          run(comm, AllGather{.x = mine(comm, time, rows)}, AllReduce{.x = y, .op = ReduceOp::max, .out = y});
+      expect_gathered(all, time, Sizes(static_cast<size_t>(comm.size()), rows));
+      for (int64_t i = 0; i < 9; ++i) ASSERT_EQ(y.at<float>(i / 3, i % 3), value(comm.size() - 1, time, i));
+    }
+  });
+}
+
 // From one line: what some ranks know from before is none of the others' business.
 TEST_P(Again, FromAnotherLineOnSomeRanks) {
   on_ranks([](Comm& comm) {

@@ -366,7 +366,13 @@ Topology pick_times(const Mesh& mesh) {
   for (const MeshAxis& axis : mesh.axes()) {
     Link link{static_cast<double>(pick(0, 4)) / 8, Curve{{{static_cast<double>(pick(8, 40)), 1}, {400, 20}}}, {}};
     if (pick(0, 2) == 0) link.reduce = Curve{{{50, 0.5}}};
-    const auto pick_curve = [] { return Curve{{{static_cast<double>(pick(8, 40)), 1}, {300, 20}}}; };
+    // As steep as may be, and in another order than the axes' transfers.
+    const auto pick_curve = [] {
+      const double steep[] = {2, 20, 200};
+      return pick(0, 1) == 0 ? Curve{{{static_cast<double>(pick(8, 40)), 1}, {300, 20}}}
+                             : Curve{{{100, steep[pick(0, 2)]}}};
+    };
+    if (pick(0, 2) == 0) link.transfer = pick_curve();
     if (pick(0, 2) == 0) link.exchange = pick_curve();
     if (pick(0, 2) == 0) link.scatter = pick_curve();
     topology.axes.push_back({axis.name, link});

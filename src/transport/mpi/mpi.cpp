@@ -264,6 +264,7 @@ void MpiTransport::exchange(const Saying& mine, uint64_t call, std::vector<std::
   world_->check_thread();
   peers_[static_cast<size_t>(rank_)].call = call;
   look_in(Moment::before_announce);
+  if (mine.meanwhile != nullptr) mine.meanwhile->meanwhile();
   const Head head{call, mine.bytes.size()};
   said_.resize(sizeof(head) + mine.bytes.size());
   std::memcpy(said_.data(), &head, sizeof(head));
