@@ -73,7 +73,7 @@ PlanReport answer(const PlanOptionsGiven& given) {
 
 void print(const PlanReport& report, const PlanOptionsGiven& given, const Executed* executed) {
   if (!given.html.empty()) {
-    const std::string page = to_html(report);  // before the file is touched
+    const std::string page = report.plan.to_html();  // before the file is touched
     std::ofstream file(given.html);
     file << page;
     if (!file.flush()) throw Error("cannot write " + given.html);

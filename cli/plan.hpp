@@ -21,9 +21,6 @@ PlanReport make_report(const Layout& from, const Layout& to, const Dims& shape, 
 
 std::string to_text(const PlanReport& report);
 nlohmann::json to_json(const PlanReport& report);
-// One page that needs nothing else: who holds which part before and after each step. Throws Error for tensors of more than
-// three dimensions and more than 64 ranks.
-std::string to_html(const PlanReport& report);
 
 // "4096x4096"; "scalar" has no dimension. Throws ShapeError.
 Dims parse_shape(const std::string& text);

@@ -87,6 +87,9 @@ class Plan {
   // naming the field, for what is no plan, and what the constructor throws.
   std::string to_json() const;
   static Plan from_json(const std::string& text);
+  // One page that needs nothing else, for a browser: who holds which part before and after each step, and what PyTorch's
+  // default route costs. Throws Error for tensors of more than three dimensions and for more than 64 ranks.
+  std::string to_html() const;
 
  private:
   struct State;
@@ -112,6 +115,11 @@ Plan plan(const Layout& from, const Layout& to, const Dims& shape, DType dtype, 
 // The same without the cache.
 Plan plan_uncached(const Layout& from, const Layout& to, const Dims& shape, DType dtype, const Topology& topology,
                    const PlanOptions& options = {});
+
+namespace detail {
+// What the adjoint of a move between these layouts is multiplied with: a term of an average counts one n-th of it.
+double adjoint_scale(const Layout& from, const Layout& to);
+}  // namespace detail
 
 // What PyTorch 2.13's DTensor does by default: one axis at a time, first what is nested wrongly from the inside out, then
 // the rest from left to right; priced as PyTorch does, in the same topology. None where DTensor has no such route: to

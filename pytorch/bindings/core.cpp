@@ -14,6 +14,7 @@
 
 #include <tessera/tessera.hpp>
 
+#include "plan.hpp"
 #include "raise.hpp"
 
 namespace nb = nanobind;
@@ -312,6 +313,15 @@ void bind_collectives(nb::module_& m) {
         return Array{reduce(c, x.tensor, root, reduce_op(op), {}, site_of(site))};
       },
       guard);
+  m.def(
+      "redistribute",
+      [](Comm& c, const std::optional<Array>& x, const Plan& plan, const Place& site) {
+        const Tensor mine = optional_tensor(x);
+        const Tensor moved = redistribute(c, mine, plan, {}, site_of(site));
+        // The result is never the argument, nor a view of it.
+        return Array{moved.defined() && moved.owner() == mine.owner() ? moved.clone() : moved};
+      },
+      guard);
 }
 
 }  // namespace
@@ -343,5 +353,6 @@ NB_MODULE(_core, m) {
           })
       .def_prop_ro("dtype", [](const Array& array) { return std::string(name(array.tensor.dtype())); });
   bind_comm(m);
+  bind_plans(m);
   bind_collectives(m);
 }

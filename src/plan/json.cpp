@@ -1,4 +1,4 @@
-// Topologies and plans as JSON, both ways. The one source that includes nlohmann_json, which compiles slowly.
+// Topologies and plans as JSON, both ways.
 #include <algorithm>
 #include <functional>
 

@@ -259,10 +259,7 @@ int64_t Plan::bytes_moved() const {
   return bytes;
 }
 
-Plan Plan::adjoint(Convention convention) const {
-  const Layout back = to().dual(convention), home = from().dual(convention);
-  // A term of an average counts one n-th of it.
-  double factor = 1;
+double detail::adjoint_scale(const Layout& from, const Layout& to) {
   const auto averaged = [](const Layout& layout) {
     double ranks = 1;
     for (size_t a = 0; a < layout.mesh().ndim(); ++a) {
@@ -272,11 +269,16 @@ Plan Plan::adjoint(Convention convention) const {
     }
     return ranks;
   };
-  factor = averaged(to()) / averaged(from());
+  return averaged(to) / averaged(from);
+}
+
+Plan Plan::adjoint(Convention convention) const {
+  const Layout back = to().dual(convention), home = from().dual(convention);
   Topology topology = this->topology();
   if (!(from().mesh() == to().mesh()) && !topology.target_axes.empty()) std::swap(topology.axes, topology.target_axes);
   const Plan forward = plan(back, home, shape(), dtype(), topology, options());
-  return Plan(forward.from(), forward.to(), shape(), dtype(), forward.steps(), topology, options(), scale() * factor);
+  return Plan(forward.from(), forward.to(), shape(), dtype(), forward.steps(), topology, options(),
+              scale() * detail::adjoint_scale(from(), to()));
 }
 
 Plan plan_uncached(const Layout& from, const Layout& to, const Dims& shape, DType dtype, const Topology& topology,

@@ -11,6 +11,7 @@
 from . import arrays
 from ._comm import Comm, join, run
 from ._errors import AbortedError, DTypeError, Error, MismatchError, PeerLostError, ShapeError, TimeoutError
+from ._plan import Layout, Mesh, Plan, Step, Topology, plan
 from ._version import __version__
 
 try:
@@ -58,10 +59,15 @@ __all__ = [
     "Comm",
     "DTypeError",
     "Error",
+    "Layout",
+    "Mesh",
     "MismatchError",
     "PeerLostError",
+    "Plan",
     "ShapeError",
+    "Step",
     "TimeoutError",
+    "Topology",
     "__version__",
     "all_gather",
     "all_reduce",
@@ -73,6 +79,7 @@ __all__ = [
     "gather",
     "gather_sizes",
     "join",
+    "plan",
     "reduce",
     "reduce_scatter",
     "run",

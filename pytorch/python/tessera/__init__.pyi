@@ -5,6 +5,11 @@ from torch import Tensor, nn
 from torch.distributed import DistError, ProcessGroup
 
 from . import arrays as arrays
+from ._core import Layout as Layout
+from ._core import Mesh as Mesh
+from ._core import Plan as Plan
+from ._core import Step as Step
+from ._core import Topology as Topology
 
 __version__: str
 
@@ -83,3 +88,14 @@ class AllGather(nn.Module):
     group: _Group
     def __init__(self, dim: int = 0, *, grad: _Grad = "sum", group: _Group = None) -> None: ...
     def forward(self, x: Tensor, sizes: _Sizes = None) -> tuple[Tensor, Tensor]: ...
+
+def plan(
+    source: Layout,
+    target: Layout | str | Sequence[str],
+    shape: Sequence[int],
+    dtype: Any = "float32",
+    *,
+    topology: Topology | None = None,
+    max_bytes: int | None = None,
+    any_order: bool = False,
+) -> Plan: ...

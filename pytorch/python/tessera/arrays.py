@@ -88,6 +88,12 @@ def reduce(x, root=0, op="sum", *, group=None):
     return _out(_core.reduce(_comm(group), _in(x), root, op, here()), x)
 
 
+def redistribute(x, plan, *, group=None):
+    """This rank's part of plan.target, of that of plan.source. None stands for no part, both ways."""
+    array = _core.redistribute(_comm(group), None if x is None else _in(x), plan, here())
+    return array if x is None and array.defined else _out(array, x)
+
+
 def check_cut(x, dim, sizes, ranks):
     if len(sizes) != ranks:
         raise ShapeError(f"split: sizes has {len(sizes)} entries for {ranks} ranks: give one for each")

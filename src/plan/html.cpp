@@ -1,14 +1,13 @@
-// `tessera plan --html`: what the page is told.
+// The page that shows a plan: what it is told.
 #include <algorithm>
-#include <map>
 
+#include <nlohmann/json.hpp>
 #include <tessera/error.hpp>
-#include <tessera/overlap.hpp>
+#include <tessera/plan.hpp>
 
-#include "plan.hpp"
-#include "plan_page.hpp"
+#include "plan/page.hpp"
 
-namespace tessera::cli {
+namespace tessera {
 namespace {
 
 using nlohmann::json;
@@ -33,7 +32,7 @@ json places_of(const Plan& plan) {
     first_column += columns + 1;
   }
   if (static_cast<int64_t>(seen.size()) > kMostShown) {
-    throw Error(fmt::format("--html shows at most {} ranks, these are {}: leave it out, or plan a smaller mesh",
+    throw Error(fmt::format("a page shows at most {} ranks, these are {}: plan a smaller mesh, or print explain()",
                             kMostShown, seen.size()));
   }
   return list;
@@ -71,28 +70,28 @@ json step_of(const Step& step, const Plan& plan) {
           {"moves", std::move(moves)}};
 }
 
-std::string summary_of(const PlanReport& report) {
-  const Plan& plan = report.plan;
+std::string summary_of(const Plan& plan) {
   std::string text =
       fmt::format("{} step{}, {:.2f} µs", plan.steps().size(), plan.steps().size() == 1 ? "" : "s", plan.cost_us());
-  if (report.dtensor)
-    text += fmt::format("; PyTorch's default route in the same prices: {:.2f} µs", report.dtensor->cost_us);
+  const auto route = dtensor_route(plan.from(), plan.to(), plan.shape(), plan.dtype(), plan.topology());
+  if (route) text += fmt::format("; PyTorch's default route in the same prices: {:.2f} µs", route->cost_us);
   return text;
 }
 
 }  // namespace
 
-std::string to_html(const PlanReport& report) {
-  const Plan& plan = report.plan;
-  if (plan.shape().size() > kMostDims) {
-    throw Error(
-        fmt::format("--html shows tensors of up to {} dimensions, this one has {}", kMostDims, plan.shape().size()));
+std::string Plan::to_html() const {
+  const Plan& plan = *this;
+  if (shape().size() > kMostDims) {
+    throw Error(fmt::format("a page shows tensors of up to {} dimensions, this one has {}: print explain()", kMostDims,
+                            shape().size()));
   }
   json data;
   data["ranks"] = places_of(plan);
   data["shape"] = std::vector<int64_t>(plan.shape().begin(), plan.shape().end());
-  data["head"] = plan.explain().substr(0, plan.explain().find('\n'));
-  data["summary"] = summary_of(report);
+  const std::string told = explain();
+  data["head"] = told.substr(0, told.find('\n'));
+  data["summary"] = summary_of(plan);
   data["stages"] = json::array({stage_of(plan.from(), plan.shape())});
   data["steps"] = json::array();
   for (const Step& step : plan.steps()) {
@@ -106,4 +105,4 @@ std::string to_html(const PlanReport& report) {
   return page;
 }
 
-}  // namespace tessera::cli
+}  // namespace tessera

@@ -1,11 +1,11 @@
-// The page of `tessera plan --html`, less its data: no script, style or picture from elsewhere.
+// The page that shows a plan, less its data: no script, style or picture from elsewhere.
 #pragma once
 
 #include <string_view>
 
-namespace tessera::cli {
+namespace tessera {
 
-// DATA stands for one JSON object; see to_html().
+// DATA stands for one JSON object; see Plan::to_html().
 inline constexpr std::string_view kPlanPage = R"page(<!doctype html>
 <html lang="en">
 <head>
@@ -173,4 +173,4 @@ document.body.dataset.ready = 'yes';
 </html>
 )page";
 
-}  // namespace tessera::cli
+}  // namespace tessera
