@@ -39,6 +39,9 @@ struct RedistributeCall {
   Sizes flags_of_all = {};
 };
 Tensor redistribute(Comm& comm, const Tensor& x, const Plan& plan, RedistributeCall& call, const Site& site);
+// The plan by which redistribute() between two layouts goes. Collective: the shape of the whole is found out.
+Plan plan_between(Comm& comm, const Tensor& x, const Layout& from, const Layout& to, std::exception_ptr problem,
+                  const Site& site);
 }  // namespace detail
 
 }  // namespace tessera

@@ -4,6 +4,7 @@
 
 #include "call.hpp"
 #include "recorded.hpp"
+#include "redistribute.hpp"
 
 namespace tessera::torch_front::with_gradient {
 namespace {
@@ -239,6 +240,7 @@ TORCH_LIBRARY_IMPL(tessera, Autograd, m) {
   m.impl("reduce", TORCH_FN(reduce));
   m.impl("split", TORCH_FN(split));
   m.impl("embed", TORCH_FN(embed));
+  m.impl("redistribute", TORCH_FN(redistribute_with_gradient));
 }
 
 }  // namespace tessera::torch_front::with_gradient

@@ -123,7 +123,10 @@ at::Tensor to_torch(const Tensor& tensor) {
 
 namespace detail {
 
-void set_next_site(const Site& site) { torch_front::context().site = site; }
+void set_next_site(const Site& site, bool recorded_elsewhere) {
+  torch_front::context().site = site;
+  torch_front::context().recorded_elsewhere = recorded_elsewhere;
+}
 void set_error_hook(void (*hook)(const Error& error)) { error_hook.store(hook); }
 
 }  // namespace detail
@@ -188,14 +191,18 @@ tessera::detail::Outcome Arguments::execute(Comm& comm, tessera::detail::Descrip
   return outcome;
 }
 
-Tensor Arguments::redistribute(Comm& comm, const OptionalTensor& x, const Plan& plan) {
+Tensor Arguments::redistribute(Comm& comm, const Tensor& x, const std::optional<Plan>& plan) {
+  if (!plan) return execute(comm, {.op = tessera::detail::OpCode::redistribute}).tensor;
   const Site site = take_site();
-  const Tensor mine = tensor(x);
   tessera::detail::RedistributeCall call{.flags = take_flags(), .problem = problem_};
-  const Tensor result = tessera::detail::redistribute(comm, mine, plan, call, site);
+  const Tensor result = tessera::detail::redistribute(comm, x, *plan, call, site);
   settle(comm, call.flags_of_all, site);
   // The result of an operator is never its argument, nor a view of it.
-  return result.defined() && result.owner() == mine.owner() ? result.clone() : result;
+  return result.defined() && result.owner() == x.owner() ? result.clone() : result;
+}
+
+Plan Arguments::plan_between(Comm& comm, const Tensor& x, const Layout& from, const Layout& to, const Site& site) {
+  return tessera::detail::plan_between(comm, x, from, to, problem_, site);
 }
 
 // What the ranks say of gradients: whether one needs one, and that none is in the way.
@@ -216,6 +223,15 @@ void Arguments::settle(const Comm& comm, const Sizes& flags, const Site& site) {
     MismatchError error(fmt::format(
         "communicator \"{}\": grad is \"{}\" on rank 0 and \"{}\" on rank {}: give the same on every rank.   {}:{}",
         comm.name(), name_of(flags[0]), name_of(*differs), differs - flags.begin(), site.file_name(), site.line()));
+    error.set_collective();
+    throw error;
+  }
+  const auto lacks = std::find_if(flags.begin(), flags.end(), [](int64_t f) { return (f & kRecordedElsewhere) == 0; });
+  if ((all & kRecordedElsewhere) != 0 && lacks != flags.end()) {
+    MismatchError error(fmt::format(
+        "communicator \"{}\": rank {} needs a gradient of its DTensor, rank {} does not and could not take part in "
+        "backward().\nGive it requires_grad on every rank or on none.   {}:{}",
+        comm.name(), first_with(kRecordedElsewhere), lacks - flags.begin(), site.file_name(), site.line()));
     error.set_collective();
     throw error;
   }

@@ -15,12 +15,14 @@ using OptionalTensor = std::optional<at::Tensor>;
 inline constexpr int64_t kNeedsGradient = 1;  // this rank's input requires a gradient
 inline constexpr int64_t kRecordsNone = 2;    // under no_grad(): this rank cannot take part in a backward
 inline constexpr int64_t kMeanGradient = 4, kSliceGradient = 8;  // of a gather, where it is not the sum
+inline constexpr int64_t kRecordedElsewhere = 16;  // the front end gives the result its history, on this rank alone
 
 // Of the operator that runs on this thread; the autograd kernel sets it, the kernel below uses it.
 struct CallContext {
   Site site = {"torch.ops", 0};
   int64_t flags = 0;
-  bool any_gradient = false;  // after the call: whether some rank needs one
+  bool recorded_elsewhere = false;  // the front end differentiates the result, as it does DTensors
+  bool any_gradient = false;        // after the call: whether some rank needs one
 };
 CallContext& context();
 
@@ -37,7 +39,14 @@ class Arguments {
     Outcome outcome = execute(comm, Op::describe(std::move(op)));
     return Op::result(std::move(outcome));
   }
-  Tensor redistribute(Comm& comm, const OptionalTensor& x, const Plan& plan);
+  // x: undefined where this rank has no part. No plan: what is wrong with it is told.
+  Tensor redistribute(Comm& comm, const Tensor& x, const std::optional<Plan>& plan);
+  Plan plan_between(Comm& comm, const Tensor& x, const Layout& from, const Layout& to, const Site& site);
+  // What make() makes; none where something is wrong.
+  template <class Make>
+  std::optional<Plan> plan(Make&& make) {
+    return attempt([&]() -> std::optional<Plan> { return problem_ == nullptr ? std::optional(make()) : std::nullopt; });
+  }
 
  private:
   using Outcome = tessera::detail::Outcome;

@@ -92,4 +92,11 @@ inline at::Tensor embed(const at::Tensor& x, int64_t dim, const at::Tensor& size
   return op.call(x, dim, sizes, std::move(total), comm);
 }
 
+inline at::Tensor redistribute(const at::Tensor& x, c10::SymIntArrayRef shape, Name source, Name target, Name plan,
+                               double scale, Name convention, Name comm) {
+  static const auto op = find<at::Tensor(const at::Tensor&, c10::SymIntArrayRef, Name, Name, Name, double, Name, Name)>(
+      "tessera::redistribute");
+  return op.call(x, shape, source, target, plan, scale, convention, comm);
+}
+
 }  // namespace tessera::torch_front::call

@@ -4,7 +4,6 @@
 #include <ATen/ops/empty.h>
 
 #include "call.hpp"
-#include "recorded.hpp"
 
 namespace tessera {
 namespace {
@@ -85,20 +84,6 @@ at::Tensor reduce(Comm& comm, const at::Tensor& x, int64_t root, Reduction op, c
 
 at::Tensor split(const Comm& comm, const at::Tensor& x, int64_t dim, const at::Tensor& sizes) {
   return torch_front::own_piece(x, dim, sizes, comm);
-}
-
-at::Tensor redistribute(Comm& comm, const at::Tensor& x, const Plan& plan, Convention convention, const Site& site) {
-  const std::string name = named(comm, site);
-  const torch_front::Recorded recorded("redistribute", x, true);
-  const at::Tensor result = [&] {
-    at::AutoDispatchBelowADInplaceOrView guard;
-    return to_torch(torch_front::Arguments().redistribute(comm, x, plan));
-  }();
-  if (!recorded.wanted() || !result.defined()) return result;
-  return recorded.attach(result, [=](const at::Tensor& g) {
-    Comm again = torch_comm(name);
-    return redistribute(again, g, plan.adjoint(convention), convention, torch_front::context().site);
-  });
 }
 
 }  // namespace tessera

@@ -6,6 +6,7 @@
 #include <tessera/collective.hpp>
 
 #include "border.hpp"
+#include "redistribute.hpp"
 
 namespace tessera::torch_front::on_cpu {
 namespace {
@@ -172,6 +173,9 @@ TORCH_LIBRARY(tessera, m) {
   m.def("reduce(Tensor x, int root, str op, float factor, str comm) -> Tensor");
   m.def("split(Tensor x, int dim, Tensor sizes, SymInt? own, str comm) -> Tensor");
   m.def("embed(Tensor x, int dim, Tensor sizes, SymInt? total, str comm) -> Tensor");
+  m.def(
+      "redistribute(Tensor x, SymInt[] shape, str source, str target, str plan, float scale, str convention, str comm) "
+      "-> Tensor");
 }
 
 namespace {
@@ -188,6 +192,7 @@ void implement(::torch::Library& m) {
   m.impl("reduce", TORCH_FN(reduce));
   m.impl("split", TORCH_FN(split));
   m.impl("embed", TORCH_FN(embed));
+  m.impl("redistribute", TORCH_FN(redistribute_on_cpu));
 }
 }  // namespace
 

@@ -46,6 +46,7 @@ class Recorded {
     needed_ = autograd::compute_requires_grad(x);
     here.any_gradient = false;
     here.flags = !shared ? 0 : needed_ ? kNeedsGradient : at::GradMode::is_enabled() ? 0 : kRecordsNone;
+    if (here.recorded_elsewhere) here.flags = kNeedsGradient | kRecordedElsewhere;
   }
   // What the kernel below did not take, because only shapes were worked out, is for no other call.
   ~Recorded() { context() = {}; }

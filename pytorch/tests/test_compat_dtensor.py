@@ -1,10 +1,12 @@
 """tessera.compat.dtensor on PyTorch's own meshes and specs, against figures of the original."""
 
+import itertools
 import json
 import math
 import os
 
 import pytest
+import tessera
 import torch
 import torch.distributed as dist
 from tessera.compat import dtensor
@@ -66,6 +68,37 @@ def test_costs_as_torch_has_them():
         )
     x = spec(mesh, [Shard(0), Shard(1)], [64, 32], torch.bfloat16)
     assert dtensor.spec_to_bytes(x) == original.spec_to_bytes(x) == 4096
+
+
+def test_plans_beside_those_of_torch():
+    """Every move that DTensor has, on a mesh within a host and one that leaves it: its default route has the same price,
+    its graph search none that is lower than the plan's. The sizes divide: PyTorch's prices do not know of uneven cuts."""
+    from torch.distributed.tensor import _collective_utils as original
+    from torch.distributed.tensor import _redistribute as routes
+
+    for mesh_shape in [(4, 2), (8, 8)]:
+        mesh = init_device_mesh("cpu", mesh_shape)
+        topology = tessera.Topology.dtensor(
+            tessera.plan(spec(mesh, [Shard(0)] * 2, [128, 64], torch.float32), "R,R").source.mesh,
+            devices_per_host=dtensor._devices_per_host(mesh),
+        )
+        topo = original.MeshTopoInfo.build_from_mesh(mesh)
+        choices = [Shard(0), Shard(1), Replicate(), Partial()]
+        for source, target in itertools.product(itertools.product(choices, repeat=2), repeat=2):
+            if any(t.is_partial() and not s.is_partial() for s, t in zip(source, target)):
+                continue
+            current, wanted = (spec(mesh, end, [128, 64], torch.float32) for end in (source, target))
+            plan = tessera.plan(current, wanted, topology=topology)
+            default = original.redistribute_cost(current, wanted)
+            assert plan.dtensor_us() == pytest.approx(default, rel=1e-9), (source, target)
+            held_gb = original.spec_to_bytes(current) / current.num_shards / 2**30
+            least = 0.0
+            for step in routes._gen_transform_infos_non_cached(current, wanted, True) if source != target else []:
+                price, held_gb = original._compute_placement_transition_cost(
+                    *step.src_dst_placements, topo, step.mesh_dim, held_gb
+                )
+                least += price
+            assert plan.cost_us() <= min(default, least) * (1 + 1e-9), (source, target)
 
 
 def test_padding():

@@ -71,6 +71,33 @@ TEST(Torch, RedistributesWithGradients) {
   });
 }
 
+TEST(Torch, RedistributesBetweenLayoutsTwiceDifferentiable) {
+  run(3, [](Comm& comm) {
+    const Mesh mesh({{"x", 3}});
+    const Layout from(mesh, {Shard(0, {1, 0, 4})}), to(mesh, {Shard(1)});
+    const at::Tensor whole = rows(0, 5);
+    const at::Tensor x = whole.narrow(0, comm.rank() == 0 ? 0 : 1, from.placements()[0].sizes[size_t(comm.rank())])
+                             .clone()
+                             .requires_grad_();
+    const at::Tensor moved = redistribute(comm, x, from, to);
+    EXPECT_TRUE(moved.equal(whole.narrow(1, comm.rank(), 1)));
+    const auto gradient = ::torch::autograd::grad({moved.pow(3).sum()}, {x}, {}, std::nullopt, true)[0];
+    gradient.square().sum().backward();  // of (3 x²)²
+    EXPECT_TRUE(x.grad().allclose(x.detach().pow(3) * 36)) << x.grad();
+    EXPECT_THROW(redistribute(comm, comm.rank() == 1 ? x.to(at::kUInt16) : x, from, to), DTypeError);
+  });
+}
+
+TEST(Torch, AMoveWhoseGradientIsNotLinearSaysSoAtOnce) {
+  run(2, [](Comm& comm) {
+    const Mesh mesh({{"x", 2}});
+    const Layout from(mesh, {Partial(ReduceOp::max)}), to(mesh, {Replicate()});
+    const at::Tensor x = at::full({2}, float(comm.rank()));
+    EXPECT_TRUE(redistribute(comm, x, from, to).equal(at::ones({2})));
+    EXPECT_THROW(redistribute(comm, at::ones({2}).requires_grad_(), from, to), Error);
+  });
+}
+
 TEST(Torch, ATensorThatCannotBeUsedIsToldToEveryRank) {
   run(2, [](Comm& comm) {
     const at::Tensor x = comm.rank() == 0 ? at::ones({2}) : at::ones({2}).to(at::kUInt16);

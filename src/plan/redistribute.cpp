@@ -228,7 +228,8 @@ struct Part {
   Dims shape;
 };
 
-std::vector<Part> parts_of_all(Comm& comm, const Tensor& x, const std::string& note, const Site& site) {
+std::vector<Part> parts_of_all(Comm& comm, const Tensor& x, const std::string& note, std::exception_ptr problem,
+                               const Site& site) {
   const Tensor mine = Tensor::empty(DType::i64, {x.defined() ? x.ndim() + 1 : 0});
   if (x.defined()) {
     mine.at<int64_t>(0) = static_cast<int64_t>(x.dtype());
@@ -236,6 +237,7 @@ std::vector<Part> parts_of_all(Comm& comm, const Tensor& x, const std::string& n
   }
   Description description = AllGather::describe({.x = mine});
   description.note = &note;
+  description.problem = std::move(problem);
   Outcome outcome;
   detail::execute(comm, {&description, 1}, {&outcome, 1}, site);
   const auto values = outcome.tensor.span<int64_t>();
@@ -312,12 +314,17 @@ class Whole {
 
 }  // namespace
 
-Tensor redistribute(Comm& comm, const Tensor& x, const Layout& from, const Layout& to, const Site& site) {
+Plan detail::plan_between(Comm& comm, const Tensor& x, const Layout& from, const Layout& to, std::exception_ptr problem,
+                          const Site& site) {
   const std::string note = fmt::format("{} on {} to {} on {}", from, from.mesh(), to, to.mesh());
-  const std::vector<Part> parts = parts_of_all(comm, x, note, site);
+  const std::vector<Part> parts = parts_of_all(comm, x, note, std::move(problem), site);
   const Whole whole(from, parts);
   const Topology topology = Topology::dtensor(from.mesh(), to.mesh(), 8);
-  return redistribute(comm, x, plan(from, to, whole.part().shape, whole.part().dtype, topology), {}, site);
+  return plan(from, to, whole.part().shape, whole.part().dtype, topology);
+}
+
+Tensor redistribute(Comm& comm, const Tensor& x, const Layout& from, const Layout& to, const Site& site) {
+  return redistribute(comm, x, detail::plan_between(comm, x, from, to, {}, site), {}, site);
 }
 
 }  // namespace tessera

@@ -49,9 +49,12 @@ at::Tensor reduce(Comm& comm, const at::Tensor& x, int64_t root = 0, Reduction o
                   const Site& site = Site::current());
 // Local: a view. Its gradient is zero outside of it.
 at::Tensor split(const Comm& comm, const at::Tensor& x, int64_t dim, const at::Tensor& sizes);
-// By the steps of a plan; x and the result are undefined on ranks outside of the layouts.
+// By the steps of a plan; x and the result are undefined on ranks outside of the layouts. Its gradient is plan.adjoint().
 at::Tensor redistribute(Comm& comm, const at::Tensor& x, const Plan& plan, Convention convention = Convention::global,
                         const Site& site = Site::current());
+// The same by the best plan, in PyTorch's model of a machine. The shape of the whole is found out, with one exchange more.
+at::Tensor redistribute(Comm& comm, const at::Tensor& x, const Layout& from, const Layout& to,
+                        Convention convention = Convention::global, const Site& site = Site::current());
 
 // The operators torch.ops.tessera.* name a communicator by a string. Local. The name of this one: made from its own name
 // and rank, the same for the same communicator, free again when that is gone. Thread-safe.
@@ -66,8 +69,12 @@ Tensor from_torch(const at::Tensor& tensor);
 at::Tensor to_torch(const Tensor& tensor);
 
 namespace detail {
-// The place in the user's code of the next operator on this thread, which takes it.
-void set_next_site(const Site& site);
+// The place in the user's code of the next operator on this thread, which takes it; and whether the caller gives the result
+// its history itself, as of a tensor that needs a gradient.
+void set_next_site(const Site& site, bool recorded_elsewhere = false);
+// For a front end whose arguments are wrong on this rank before any operator is called. Collective, in place of
+// redistribute(): every rank gets a ShapeError with that text.
+[[noreturn]] void refuse(Comm& comm, const std::string& text);
 // Called with an exception of tessera's that leaves an operator; may throw another in its place. Null: none.
 void set_error_hook(void (*hook)(const Error& error));
 }  // namespace detail

@@ -29,6 +29,7 @@ if _installed_torch is None:
         broadcast,
         gather,
         gather_sizes,
+        redistribute,
         reduce,
         reduce_scatter,
         scatter,
@@ -53,6 +54,8 @@ else:
         scatter,
         split,
     )
+    from ._redistribute import redistribute
+    from ._sharded import ShardedTensor
 
 __all__ = [
     "AbortedError",
@@ -80,6 +83,7 @@ __all__ = [
     "gather_sizes",
     "join",
     "plan",
+    "redistribute",
     "reduce",
     "reduce_scatter",
     "run",
@@ -87,4 +91,4 @@ __all__ = [
     "split",
 ]
 if _installed_torch is not None:
-    __all__.append("AllGather")
+    __all__ += ["AllGather", "ShardedTensor"]

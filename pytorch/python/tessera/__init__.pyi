@@ -1,8 +1,11 @@
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeVar, Union
+from typing import Any, Literal, TypeVar, Union, overload
 
-from torch import Tensor, nn
+from torch import Size, Tensor, dtype, nn
 from torch.distributed import DistError, ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.placement_types import Placement
 
 from . import arrays as arrays
 from ._core import Layout as Layout
@@ -89,10 +92,59 @@ class AllGather(nn.Module):
     def __init__(self, dim: int = 0, *, grad: _Grad = "sum", group: _Group = None) -> None: ...
     def forward(self, x: Tensor, sizes: _Sizes = None) -> tuple[Tensor, Tensor]: ...
 
+_Convention = Literal["global", "local"]
+
+class ShardedTensor:
+    local: Tensor
+    layout: Layout
+    shape: Size
+    comm: Comm
+    device_mesh: DeviceMesh | None
+    def __init__(
+        self,
+        local: Tensor,
+        layout: Layout,
+        shape: Sequence[int],
+        *,
+        group: _Group = None,
+        device_mesh: DeviceMesh | None = None,
+    ) -> None: ...
+    @classmethod
+    def from_local(
+        cls, local: Tensor, layout: Layout, shape: Sequence[int] | None = None, *, group: _Group = None
+    ) -> ShardedTensor: ...
+    @classmethod
+    def from_dtensor(cls, dtensor: DTensor) -> ShardedTensor: ...
+    @property
+    def dtype(self) -> dtype: ...
+    @property
+    def mesh(self) -> Mesh: ...
+    @property
+    def requires_grad(self) -> bool: ...
+    def requires_grad_(self, requires_grad: bool = True) -> ShardedTensor: ...
+    @property
+    def grad(self) -> Tensor | None: ...
+    def detach(self) -> ShardedTensor: ...
+    def redistribute(
+        self, target: Layout | str | Sequence[str] | Plan, *, convention: _Convention = "global"
+    ) -> ShardedTensor: ...
+    def full_tensor(self, *, convention: _Convention = "global") -> Tensor: ...
+    def to_dtensor(self, device_mesh: DeviceMesh | None = None) -> DTensor: ...
+
+@overload
+def redistribute(x: DTensor, target: Sequence[Placement], *, device_mesh: DeviceMesh | None = None) -> DTensor: ...
+@overload
+def redistribute(
+    x: DTensor | ShardedTensor, target: Layout | str | Plan, *, convention: _Convention = "global"
+) -> ShardedTensor: ...
+@overload
+def redistribute(
+    x: Tensor | None, target: Plan, *, group: _Group = None, convention: _Convention = "global"
+) -> Tensor: ...
 def plan(
-    source: Layout,
-    target: Layout | str | Sequence[str],
-    shape: Sequence[int],
+    source: Layout | DTensor | ShardedTensor,
+    target: Layout | str | Sequence[str] | Sequence[Placement],
+    shape: Sequence[int] | None = None,
     dtype: Any = "float32",
     *,
     topology: Topology | None = None,

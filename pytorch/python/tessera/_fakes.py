@@ -1,8 +1,11 @@
 """What the operators' results look like, for torch.compile. A size that only a call finds out is a new one."""
 
+import functools
+
 import torch
 from torch.library import get_ctx, register_fake
 
+from ._core import Layout
 from ._torch import rank_and_size
 
 
@@ -21,11 +24,16 @@ def _sizes(x, comm):
     return x.new_empty(rank_and_size(comm)[1], dtype=torch.int64)
 
 
+def _piece(extent, pieces, which):
+    """How much of a dimension torch.chunk gives one of the pieces."""
+    piece = (extent + pieces - 1) // pieces
+    return torch.sym_max(0, torch.sym_min(piece, extent - which * piece))
+
+
 def _chunk(extent, comm):
-    """How much of a dimension torch.chunk gives this rank."""
+    """The same for this rank."""
     rank, size = rank_and_size(comm)
-    piece = (extent + size - 1) // size
-    return torch.sym_max(0, torch.sym_min(piece, extent - rank * piece))
+    return _piece(extent, size, rank)
 
 
 def _cut(x, dim, sizes, own, comm):
@@ -99,3 +107,37 @@ def _(x, dim, sizes, own, comm):
 @register_fake("tessera::embed")
 def _(x, dim, sizes, total, comm):
     return _resized(x, {dim: _found(total)})
+
+
+@functools.lru_cache(maxsize=4096)
+def _cuts(target, rank):
+    """A rank's cuts in a layout: (dim, [(pieces, which), …], size where it is ragged). None: it has no part."""
+    placements, _, mesh = target.partition(" on ")
+    layout = Layout(mesh, placements)
+    at = layout.mesh.coordinate(rank)
+    if at is None or not all(p in ("", f"At({i})") for p, i in zip(_ats(layout), at)):
+        return None
+    cuts = []
+    for dim, axes, sizes in layout.cuts:
+        steps = [(layout.mesh.axes[axis][1], at[axis]) for axis in axes]
+        which = functools.reduce(lambda index, step: index * step[0] + step[1], steps, 0)
+        cuts.append((dim, steps, sizes[which] if sizes else None))
+    return cuts
+
+
+def _ats(layout):
+    return [p if p.startswith("At(") else "" for p in layout.placements]
+
+
+@register_fake("tessera::redistribute")
+def _(x, shape, source, target, plan, scale, convention, comm):
+    cuts = _cuts(target, rank_and_size(comm)[0])
+    if cuts is None:
+        return x.new_empty([0])
+    extents = list(shape)
+    for dim, steps, size in cuts:
+        for pieces, which in steps if size is None else ():
+            extents[dim] = _piece(extents[dim], pieces, which)
+        if size is not None:
+            extents[dim] = size
+    return x.new_empty(extents)

@@ -50,12 +50,23 @@ def _member_of(group):
 
 
 def _join(group):
+    name = "world" if group is dist.group.WORLD else f"group {group.group_name}"
+    return _meet(group, group.group_name, group.rank(), group.size(), name)
+
+
+def join_ranks(group, ranks):
+    """A communicator of some ranks of a group, in that order. Collective among these ranks only."""
+    text = ",".join(map(str, ranks))
+    return _meet(group, f"{group.group_name}/{text}", ranks.index(group.rank()), len(ranks), f"ranks {text}")
+
+
+def _meet(group, place, rank, size, name):
     known = dist.distributed_c10d._world.pg_map.get(group)
     if known is None or known[1] is None:
         raise ValueError("the process group was destroyed, or has no store through which its ranks could meet")
     store = known[1]
-    _joined[group.group_name] += 1
-    prefix = f"tessera/{group.group_name}/{_joined[group.group_name]}/"
+    _joined[place] += 1
+    prefix = f"tessera/{place}/{_joined[place]}/"
 
     def get(key, seconds):
         # Asking now and then: a wait() of the store's that fails prints a trace of the stack.
@@ -70,9 +81,9 @@ def _join(group):
     return join(
         lambda key, value: store.set(prefix + key, value),
         get,
-        group.rank(),
-        group.size(),
-        name="world" if group is dist.group.WORLD else f"group {group.group_name}",
+        rank,
+        size,
+        name=name,
         timeout=_timeout_of(group).total_seconds(),
     )
 

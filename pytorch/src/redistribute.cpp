@@ -1,0 +1,170 @@
+#include "redistribute.hpp"
+
+#include <mutex>
+#include <unordered_map>
+
+#include <ATen/core/LegacyTypeDispatch.h>
+
+#include "recorded.hpp"
+
+namespace tessera {
+namespace torch_front {
+namespace {
+
+using call::Name;
+
+// "S0,R on dp=2,tp=4".
+Layout parse_layout(Name text) {
+  constexpr Name kOn = " on ";
+  const size_t at = text.find(kOn);
+  if (at == Name::npos) {
+    throw ShapeError(fmt::format("\"{}\" is no layout: write it with its mesh, as \"S0,R on dp=2,tp=4\"", text));
+  }
+  return Layout::parse(Mesh::parse(text.substr(at + kOn.size())), text.substr(0, at));
+}
+
+std::string text_of(const Layout& layout) { return fmt::format("{} on {}", layout, layout.mesh()); }
+
+Convention parse_convention(Name text) {
+  if (text == "global") return Convention::global;
+  if (text == "local") return Convention::local;
+  throw Error(fmt::format("convention is \"{}\"; there are \"global\" and \"local\"", text));
+}
+
+// What follows from the texts of a call, by these texts. Bounded, as they may have sizes in them that are ever new.
+template <class Value>
+class ByText {
+ public:
+  template <class Make>
+  Value of(std::string key, Make&& make) {
+    {
+      const std::lock_guard lock(guard_);
+      if (const auto found = values_.find(key); found != values_.end()) return found->second;
+    }
+    Value value = make();
+    const std::lock_guard lock(guard_);
+    if (values_.size() >= kMost) values_.clear();
+    return values_.emplace(std::move(key), std::move(value)).first->second;
+  }
+
+ private:
+  static constexpr size_t kMost = 4096;
+  std::mutex guard_;
+  std::unordered_map<std::string, Value> values_;
+};
+
+// No text has a line's end in it: JSON writes it as \n.
+std::string key_of(Name source, Name target, Name plan) {
+  std::string key;
+  key.reserve(source.size() + target.size() + plan.size() + 128);
+  return key.append(source).append("\n").append(target).append("\n").append(plan).append("\n");
+}
+
+Plan make_plan(const Dims& shape, DType dtype, Name source, Name target, Name plan, double scale) {
+  if (!plan.empty()) return Plan::from_json(std::string(plan));
+  const Layout from = parse_layout(source), to = parse_layout(target);
+  const Topology topology = Topology::dtensor(from.mesh(), to.mesh(), 8);
+  const Plan cheapest = tessera::plan(from, to, shape, dtype, topology);
+  if (scale == 1) return cheapest;
+  return Plan(cheapest.from(), cheapest.to(), shape, dtype, cheapest.steps(), topology, {}, scale);
+}
+
+Plan plan_of(const Dims& shape, DType dtype, Name source, Name target, Name plan, double scale) {
+  static ByText<Plan> plans;
+  std::string key = key_of(source, target, plan);
+  const auto append = [&](const auto& value) { key.append(reinterpret_cast<const char*>(&value), sizeof value); };
+  append(dtype), append(scale);
+  for (const int64_t extent : shape) append(extent);
+  return plans.of(std::move(key), [&] { return make_plan(shape, dtype, source, target, plan, scale); });
+}
+
+// The way of the gradient.
+struct Back {
+  std::string source, target, plan;
+  double factor = 1;
+};
+
+Back make_back(Name source, Name target, Name plan, Convention convention) {
+  const Layout from = parse_layout(source), to = parse_layout(target);
+  Back back{text_of(to.dual(convention)), text_of(from.dual(convention)), "", 1};
+  if (plan.empty()) back.factor = tessera::detail::adjoint_scale(from, to);
+  else back.plan = Plan::from_json(std::string(plan)).adjoint(convention).to_json();
+  return back;
+}
+
+Back back_of(Name source, Name target, Name plan, Name convention) {
+  static ByText<Back> ways;
+  return ways.of(key_of(source, target, plan).append(convention),
+                 [&] { return make_back(source, target, plan, parse_convention(convention)); });
+}
+
+}  // namespace
+
+at::Tensor redistribute_on_cpu(const at::Tensor& x, c10::SymIntArrayRef shape, Name source, Name target, Name plan,
+                               double scale, Name convention, Name name) {
+  return guarded([&] {
+    Comm comm = torch_comm(name);
+    Arguments in;
+    const Tensor mine = in.tensor(x);
+    const auto way = in.plan([&] {
+      parse_convention(convention);
+      const at::IntArrayRef extents = C10_AS_INTARRAYREF_SLOW(shape);
+      return plan_of(Dims(std::span<const int64_t>(extents.data(), extents.size())), mine.dtype(), source, target, plan,
+                     scale);
+    });
+    const bool given = way && way->from().box(way->shape(), comm.rank());
+    const at::Tensor result = to_torch(in.redistribute(comm, given ? mine : Tensor(), way));
+    return result.defined() ? result : x.new_empty({0});
+  });
+}
+
+at::Tensor redistribute_with_gradient(const at::Tensor& x, c10::SymIntArrayRef shape, Name source, Name target,
+                                      Name plan, double scale, Name convention, Name comm) {
+  return guarded([&] {
+    const Recorded recorded("redistribute", x, true);
+    at::Tensor result = [&] {
+      at::AutoDispatchBelowADInplaceOrView guard;
+      return call::redistribute(x, shape, source, target, plan, scale, convention, comm);
+    }();
+    if (!recorded.wanted()) return result;
+    return recorded.attach(result, [=, back = back_of(source, target, plan, convention), extents = shape.vec(),
+                                    kind = std::string(convention), name = std::string(comm)](const at::Tensor& g) {
+      return call::redistribute(g, extents, back.source, back.target, back.plan, scale * back.factor, kind, name);
+    });
+  });
+}
+
+}  // namespace torch_front
+
+void detail::refuse(Comm& comm, const std::string& text) {
+  torch_front::Arguments in;
+  const auto none = in.plan([&]() -> Plan { throw ShapeError(text); });
+  in.redistribute(comm, {}, none);
+  throw ShapeError(text);
+}
+
+at::Tensor redistribute(Comm& comm, const at::Tensor& x, const Plan& plan, Convention convention, const Site& site) {
+  detail::set_next_site(site);
+  const torch_front::Recorded recorded("redistribute", x, true);
+  const at::Tensor result = [&] {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    torch_front::Arguments in;
+    const Tensor mine = in.tensor(x);
+    return to_torch(in.redistribute(comm, mine, plan));
+  }();
+  if (!recorded.wanted() || !result.defined()) return result;
+  return recorded.attach(result,
+                         [name = torch_name(comm), back = plan.adjoint(convention), convention](const at::Tensor& g) {
+                           Comm again = torch_comm(name);
+                           return redistribute(again, g, back, convention, torch_front::context().site);
+                         });
+}
+
+at::Tensor redistribute(Comm& comm, const at::Tensor& x, const Layout& from, const Layout& to, Convention convention,
+                        const Site& site) {
+  torch_front::Arguments in;
+  const Tensor mine = in.tensor(x);
+  return redistribute(comm, x, in.plan_between(comm, mine, from, to, site), convention, site);
+}
+
+}  // namespace tessera

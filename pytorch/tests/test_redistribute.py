@@ -1,0 +1,383 @@
+"""redistribute(): DTensors beside DTensor.redistribute() on Gloo, ShardedTensors, and the operator."""
+
+import itertools
+import os
+import sys
+
+import pytest
+import tessera
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "backend"))
+from ranks import run_ranks  # noqa: E402 - its folder comes first
+
+PLACEMENTS = [Shard(0), Shard(1), Replicate(), Partial()]
+SHAPES = [(8, 12), (5, 7), (1, 3), (3, 2, 5)]
+
+
+# DTensors -------------------------------------------------------------------------------------------------------------
+
+
+def _terms(whole, mesh, placements):
+    """A DTensor of that value: where it is pending, each rank has another term."""
+    replicated = [Replicate() if p.is_partial() else p for p in placements]
+    local = distribute_tensor(whole, mesh, replicated).to_local()
+    for axis, placement in enumerate(placements):
+        if placement.is_partial():
+            n, i = mesh.size(axis), mesh.get_local_rank(axis)
+            local = local * (2 * (i + 1) / (n * (n + 1)))
+    strides = whole.stride()
+    return DTensor.from_local(local, mesh, placements, run_check=False, shape=whole.shape, stride=strides)
+
+
+def _pairs(rank, size, mesh_shape):
+    mesh = init_device_mesh("cpu", mesh_shape)
+    axes = len(mesh_shape)
+    for shape in SHAPES if axes == 1 else [(5, 7)]:
+        whole = torch.arange(float(torch.Size(shape).numel()), dtype=torch.float64).reshape(shape)
+        weight = distribute_tensor(torch.cos(whole), mesh, [Replicate()] * axes)
+        for source in itertools.product(PLACEMENTS, repeat=axes):
+            for target in itertools.product(PLACEMENTS, repeat=axes):
+                if any(t.is_partial() and not s.is_partial() for s, t in zip(source, target)):
+                    continue  # which DTensor refuses
+                gradients = []
+                for move in (tessera.redistribute, lambda x, placements: x.redistribute(placements=placements)):
+                    x = _terms(whole, mesh, source).detach().requires_grad_()
+                    moved = move(x, target)
+                    assert moved.placements == target and moved.shape == whole.shape
+                    loss = (moved * weight).sum()
+                    (gradient,) = torch.autograd.grad(loss, x)
+                    gradients.append((moved.detach(), gradient))
+                (ours, our_gradient), (theirs, their_gradient) = gradients
+                torch.testing.assert_close(ours.to_local(), theirs.to_local())
+                assert our_gradient.placements == their_gradient.placements
+                torch.testing.assert_close(our_gradient.to_local(), their_gradient.to_local())
+
+
+@pytest.mark.parametrize("mesh_shape", [(2,), (4,), (2, 2)])
+def test_every_pair_of_placements_as_dtensor_has_it(mesh_shape):
+    """On Gloo's group: values, gradients and their placements."""
+    run_ranks(torch.Size(mesh_shape).numel(), _pairs, mesh_shape, backend="gloo")
+
+
+def _other_reductions(rank, size):
+    mesh = init_device_mesh("cpu", (size,))
+    for op in ("avg", "max", "min", "product"):
+        for target in (Replicate(), Shard(0)):
+            results = []
+            for move in (tessera.redistribute, lambda x, placements: x.redistribute(placements=placements)):
+                local = torch.arange(6.0).reshape(2, 3) + rank + 1
+                x = DTensor.from_local(local, mesh, [Partial(op)], run_check=False).requires_grad_()
+                moved = move(x, [target])
+                moved.sum().backward()
+                results.append((moved.to_local().detach(), x.grad.to_local()))
+            torch.testing.assert_close(results[0], results[1])
+
+
+def test_other_reductions_as_dtensor_has_them():
+    run_ranks(2, _other_reductions, backend="gloo")
+
+
+def _twice(rank, size):
+    mesh = init_device_mesh("cpu", (size,))
+    whole = torch.linspace(-1, 1, 35, dtype=torch.float64).reshape(5, 7)
+    x = distribute_tensor(whole, mesh, [Shard(0)]).requires_grad_()
+    y = tessera.redistribute(x, [Shard(1)])
+    (gradient,) = torch.autograd.grad((y**3).sum(), x, create_graph=True)
+    (gradient * gradient).sum().backward()  # of (3 x²)²: 36 x³
+    torch.testing.assert_close(x.grad.full_tensor(), 36 * whole**3)
+
+
+def test_gradients_of_gradients():
+    run_ranks(3, _twice)
+
+
+def _fsdp_and_tp(rank, size, sizes):
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    torch.manual_seed(0)
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    width, hidden = sizes
+    plain = torch.nn.Sequential(torch.nn.Linear(width, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, width))
+    whole = {name: p.detach().clone() for name, p in plain.named_parameters()}
+    model = parallelize_module(plain, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    fully_shard(model, mesh=mesh["dp"])
+    strided = 0
+    for name, parameter in model.named_parameters():
+        strided += "_StridedShard" in repr(parameter.placements)
+        targets = [[Replicate(), Replicate()], [Shard(0), Shard(0)], [Replicate(), Shard(0)]]
+        if parameter.ndim == 2:
+            targets.append([Shard(1), Shard(0)])
+        for target in targets:
+            moved = tessera.redistribute(parameter, target)
+            expected = distribute_tensor(whole[name], mesh, target)
+            assert torch.equal(moved.to_local(), expected.to_local()), (name, target)
+            back = tessera.redistribute(moved, parameter.placements)  # _StridedShard is written, too
+            assert back.placements == parameter.placements
+            assert torch.equal(back.to_local(), parameter.to_local()), (name, target)
+            weight = distribute_tensor(torch.sin(whole[name]), mesh, [Replicate(), Replicate()])
+            (gradient,) = torch.autograd.grad((moved * weight).sum(), parameter)
+            assert gradient.placements == parameter.placements
+            there = tessera.ShardedTensor.from_dtensor(gradient.detach())
+            torch.testing.assert_close(there.full_tensor(), torch.sin(whole[name]))
+            assert there.to_dtensor().placements == parameter.placements
+    return strided
+
+
+@pytest.mark.parametrize("sizes", [(8, 12), (7, 10), (5, 3)])
+def test_every_parameter_of_an_fsdp2_and_tp_model(sizes):
+    assert all(strided > 0 for strided in run_ranks(4, _fsdp_and_tp, sizes))
+
+
+def _meshes(rank, size):
+    """A submesh calls by itself, a mesh of some ranks too, and from one mesh to another all ranks call."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "R"))  # a name that reads as a placement
+    whole = torch.arange(35.0).reshape(5, 7) + 100 * (rank // 2)
+    x = distribute_tensor(whole, mesh["R"], [Shard(0)])
+    if rank < 2:  # the other row of the mesh does not call
+        assert torch.equal(tessera.redistribute(x, [Replicate()]).to_local(), whole)
+    whole = torch.arange(35.0).reshape(5, 7)
+    trainer, server = DeviceMesh("cpu", [0, 1, 2]), DeviceMesh("cpu", [3, 1])
+    x = distribute_tensor(whole, trainer, [Shard(0)]).requires_grad_()
+    moved = tessera.redistribute(x, [Shard(1)], device_mesh=server)
+    column = {3: whole[:, :4], 1: whole[:, 4:]}.get(rank)
+    assert moved.device_mesh == server
+    assert column is None and moved.to_local().numel() == 0 or torch.equal(moved.to_local(), column)
+    (gradient,) = torch.autograd.grad(moved, x, moved.detach())
+    assert gradient.device_mesh == trainer and torch.equal(gradient.to_local(), x.to_local())
+    outside = tessera.redistribute(x, [Replicate()])
+    assert rank == 3 or torch.equal(outside.to_local(), whole)
+
+
+def test_meshes_of_some_ranks():
+    run_ranks(4, _meshes, backend="gloo")
+
+
+def _lies(rank, size):
+    mesh = init_device_mesh("cpu", (size,))
+    lie = DTensor.from_local(torch.ones(3 + rank, 2), mesh, [Shard(0)], run_check=False)
+    with pytest.raises(tessera.MismatchError, match=r"S0 to R on .* of \[6, 2\]"):
+        tessera.redistribute(lie, [Replicate()])
+    with pytest.raises(tessera.ShapeError, match=r"rank 1 one of \[8, 2\]"):
+        tessera.ShardedTensor.from_dtensor(lie)
+    ragged = tessera.ShardedTensor.from_local(lie.to_local(), tessera.Layout(f"x={size}", "S0[3,4]"))
+    with pytest.raises(tessera.ShapeError, match="only torch.chunk's"):
+        ragged.to_dtensor(mesh)
+    even = ragged.redistribute("S0").to_dtensor(mesh)
+    assert even.placements == (Shard(0),) and even.shape == (7, 2)
+    x = distribute_tensor(torch.arange(14.0).reshape(7, 2), mesh, [Shard(0)]).requires_grad_()
+    moved = tessera.redistribute(x, "S0[1,6]")
+    assert isinstance(moved, tessera.ShardedTensor) and moved.local.shape == (1 + 5 * rank, 2)
+    (moved.local * moved.local).sum().backward()
+    torch.testing.assert_close(x.grad.to_local(), 2 * x.to_local())
+    with pytest.raises(ValueError, match="comes from no DTensor"):
+        ragged.to_dtensor()
+    for placements, text in (([Shard(0), Shard(1)], "2 placements"), ([Shard(2)], "dim")):
+        with pytest.raises(tessera.ShapeError, match=text):
+            tessera.redistribute(x, placements if rank == 0 else [Shard(1)])  # every rank is told
+    with pytest.raises(tessera.MismatchError, match="rank 0 needs a gradient of its DTensor, rank 1 does not"):
+        tessera.redistribute(x if rank == 0 else x.detach(), [Shard(1)])
+    assert torch.equal(tessera.redistribute(x, [Shard(-1)]).full_tensor(), x.full_tensor())
+    plan = tessera.plan(x, [Shard(1)])
+    assert str(plan.target) == "S1" and plan.shape == (7, 2)
+    assert str(tessera.plan(x, "S0[1,6]").target) == "S0[1,6]"
+
+
+def test_a_dtensor_never_lies():
+    run_ranks(2, _lies, backend="gloo")
+
+
+def _in_between(rank, size):
+    """What DTensor has not waited for yet, and compiled code."""
+    mesh = init_device_mesh("cpu", (size,))
+    whole = torch.arange(15.0).reshape(5, 3)
+    x = distribute_tensor(whole, mesh, [Shard(0)])
+    pending = x.redistribute(placements=[Replicate()], async_op=True)
+    assert torch.equal(tessera.redistribute(pending, [Shard(1)]).full_tensor(), whole)
+
+    @torch.compile(backend="eager")
+    def double(x):
+        return tessera.redistribute(x * 2, [Replicate()]).to_local() + 1
+
+    assert torch.equal(double(x), whole * 2 + 1)
+
+
+def test_unfinished_and_compiled():
+    run_ranks(2, _in_between, backend="gloo")
+
+
+def _again(rank, size, folder):
+    """A group that is destroyed and made again has another communicator."""
+    for turn in range(2):
+        if turn == 1:
+            dist.destroy_process_group()
+            store = dist.FileStore(os.path.join(folder, "again"), size)
+            dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+        mesh = init_device_mesh("cpu", (size,))
+        x = distribute_tensor(torch.arange(6.0).reshape(3, 2), mesh, [Shard(0)])
+        assert torch.equal(tessera.redistribute(x, [Replicate()]).to_local(), torch.arange(6.0).reshape(3, 2))
+
+
+def test_a_group_made_again(tmp_path):
+    run_ranks(2, _again, str(tmp_path), backend="gloo")
+
+
+# ShardedTensors on ranks that are threads -----------------------------------------------------------------------------
+
+
+def part_of(whole, layout, rank):
+    box = layout.box(list(whole.shape), rank)
+    if box is None:
+        return whole.new_empty(0)
+    return whole[tuple(slice(o, o + e) for o, e in zip(*box))]
+
+
+LAYOUTS = ["S0", "S1", "R", "S0[3,0,1,1]", "S1[0,0,7,0]", "At(2)"]
+
+
+@pytest.mark.parametrize("convention", ["global", "local"])
+def test_ragged_layouts(convention):
+    """Every pair; the gradient is that of a loss in which what is replicated counts once, or for each rank."""
+    whole = torch.arange(35, dtype=torch.float64).reshape(5, 7)
+
+    def rank_main(comm, source, target):
+        layout = tessera.Layout(f"x={comm.size}", source)
+        x = tessera.ShardedTensor.from_local(part_of(whole, layout, comm.rank).clone(), layout, whole.shape)
+        moved = x.requires_grad_().redistribute(target, convention=convention)
+        expected = part_of(whole, moved.layout, comm.rank)
+        assert moved.local.shape == expected.shape and torch.equal(moved.local, expected)
+        (moved.local * part_of(torch.cos(whole), moved.layout, comm.rank)).sum().backward()
+        times = comm.size if target == "R" and convention == "local" and source != "R" else 1
+        if source == "R" and convention == "local" and target != "R":
+            total = tessera.all_reduce(x.grad)  # each rank has a term
+            torch.testing.assert_close(total, torch.cos(whole))
+        else:
+            torch.testing.assert_close(x.grad, part_of(torch.cos(whole) * times, layout, comm.rank))
+
+    for source, target in itertools.product(LAYOUTS, LAYOUTS):
+        tessera.run(4, rank_main, source, target)
+
+
+def test_a_sharded_tensor():
+    def rank_main(comm):
+        layout = tessera.Layout("x=3", "S0[2,0,3]")
+        rows = torch.full((layout.box([5, 4], comm.rank)[1][0], 4), float(comm.rank))
+        x = tessera.ShardedTensor.from_local(rows, layout)  # the shape is found out
+        assert x.shape == (5, 4) and x.dtype == torch.float32 and "S0[2,0,3] on x=3 of [5, 4]" in repr(x)
+        assert x.full_tensor()[:, 0].tolist() == [0, 0, 2, 2, 2]
+        assert not x.detach().requires_grad
+        plan = tessera.plan(x, "S1", max_bytes=1 << 20)
+        assert x.redistribute(plan).local.shape == (5, [2, 2, 0][comm.rank])
+        moved = tessera.redistribute(rows, plan)
+        assert torch.equal(moved, x.redistribute("S1").local)
+        rows.requires_grad_()
+        tessera.redistribute(rows, plan).sum().backward()
+        assert rows.grad.eq(1).all()
+        with pytest.raises(tessera.ShapeError, match="the plan is for"):
+            x.redistribute("S1").redistribute(plan)
+        with pytest.raises(tessera.ShapeError, match=r"rank 1 has \[2, 4\]"):
+            tessera.ShardedTensor.from_local(torch.ones(2, 4), layout, (5, 4))
+        with pytest.raises(tessera.ShapeError, match="no mesh|fit|axis"):
+            x.redistribute("S0,S1" if comm.rank == 1 else "R")
+        with pytest.raises(tessera.Error, match="convention"):
+            x.redistribute("R", convention="mine")
+        with pytest.raises(TypeError, match="knows no layout"):
+            tessera.redistribute(rows, "S1")
+
+    tessera.run(3, rank_main)
+
+
+def test_scalars_one_rank_and_more_ranks_than_elements():
+    def rank_main(comm):
+        scalar = tessera.ShardedTensor(torch.tensor(float(comm.rank)), tessera.Layout(f"x={comm.size}", "P"), ())
+        assert scalar.full_tensor().item() == sum(range(comm.size))
+        one = tessera.Layout(f"x={comm.size}", "S0")
+        few = torch.arange(2.0)
+        x = tessera.ShardedTensor.from_local(part_of(few, one, comm.rank), one)
+        assert x.shape == (2,) and torch.equal(x.full_tensor(), few)
+        strided = torch.arange(12.0).reshape(4, 3).t()
+        x = tessera.ShardedTensor(part_of(strided, one, comm.rank), one, strided.shape)
+        assert torch.equal(x.full_tensor(), strided)
+
+    for ranks in (1, 2, 5):
+        tessera.run(ranks, rank_main)
+
+
+# The operator ---------------------------------------------------------------------------------------------------------
+
+op = torch.ops.tessera.redistribute.default
+
+
+@pytest.mark.parametrize("source, target", [("S0", "R"), ("P(sum)", "S1"), ("P(avg)", "R"), ("S1", "S0"), ("R", "R")])
+@pytest.mark.parametrize("convention", ["global", "local"])
+def test_opcheck_and_gradcheck(source, target, convention):
+    name = tessera.Comm.from_env().torch_name
+    x = torch.randn(4, 6, dtype=torch.float64, requires_grad=True)
+    rest = ((4, 6), f"{source} on x=1", f"{target} on x=1", "", 1.0, convention, name)
+    torch.library.opcheck(op, (x, *rest))
+    assert torch.autograd.gradcheck(lambda x: op(x, *rest), x)
+    assert torch.autograd.gradgradcheck(lambda x: op(x, *rest), x)
+
+
+@pytest.mark.parametrize("target", ["S0", "S1", "S0[3,0,1,1]", "R", "At(2)", "S0@b,a on a=2,b=2", "S0,S0 on a=2,b=2"])
+def test_what_is_traced_has_the_shape_of_what_is_run(target):
+    text = target if " on " in target else f"{target} on x=4"
+    mesh = text.partition(" on ")[2]
+    source = ",".join(["R"] * len(mesh.split(","))) + " on " + mesh
+
+    def rank_main(comm):
+        rest = ((5, 7), source, text, "", 1.0, "global", comm.torch_name)
+        return op(torch.ones(5, 7), *rest).shape, op(torch.ones(5, 7, device="meta"), *rest).shape
+
+    for real, meta in tessera.run(4, rank_main):
+        assert real == meta
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_compiled_once_for_every_size(backend):
+    comm = tessera.Comm.from_env()
+    compiled = 0
+
+    def counting(graph, inputs):
+        nonlocal compiled
+        compiled += 1
+        return torch._dynamo.lookup_backend(backend)(graph, inputs)
+
+    def step(x):
+        rows, columns = x.shape
+        y = op(x * 2, (rows, columns), "S0 on x=1", "S1 on x=1", "", 1.0, "global", comm.torch_name)
+        return (y * y).sum()
+
+    fast = torch.compile(step, fullgraph=True, backend=counting, dynamic=True)
+    for rows in (3, 5, 8):
+        x = torch.randn(rows, 4, requires_grad=True)
+        fast(x).backward()
+        torch.testing.assert_close(x.grad, 8 * x.detach())
+    assert compiled == 1
+
+
+def test_what_is_wrong_is_told_to_every_rank():
+    def rank_main(comm):
+        def call(x, source="S0 on x=2", target="R on x=2", shape=(4, 3), plan=""):
+            return op(x, shape, source, target, plan, 1.0, "global", comm.torch_name)
+
+        wrong = comm.rank == 1
+        with pytest.raises(tessera.ShapeError, match=r"\[3, 3\].*\[2, 3\]"):
+            call(torch.ones(3 if wrong else 2, 3))
+        with pytest.raises(tessera.ShapeError, match="is no layout"):
+            call(torch.ones(2, 3), source="S0" if wrong else "S0 on x=2")
+        with pytest.raises(tessera.MismatchError, match="S1"):
+            call(torch.ones(2, 3), target="S1 on x=2" if wrong else "R on x=2")
+        with pytest.raises(tessera.Error, match="plan"):
+            call(torch.ones(2, 3), plan="{}" if wrong else "")
+        with pytest.raises(tessera.DTypeError):
+            call(torch.ones(2, 3).to(torch.uint16) if wrong else torch.ones(2, 3))
+        with pytest.raises(tessera.Error, match="no linear adjoint"):
+            call(torch.ones(4, 3, requires_grad=True), source="P(max) on x=2")
+        return call(torch.full((2, 3), float(comm.rank)))[:, 0].tolist()
+
+    assert tessera.run(2, rank_main) == [[0, 0, 1, 1]] * 2
