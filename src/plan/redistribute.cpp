@@ -35,6 +35,7 @@ class Execution {
     for (size_t i = 0; i < steps.size(); ++i) {
       const bool last = i + 1 == steps.size();
       const auto& stages = plan_.stages(i);
+      if (i == 0 && stages.size() == 2) attempt([&] { reduce_in_place(stages, last); });
       for (size_t k = 0; k < stages.size(); ++k) {
         if (is_local(steps[i])) attempt([&] { stay(steps[i], *stages[k].exchange, last); });
         else move(stages[k], last && k + 1 == stages.size());
@@ -99,6 +100,19 @@ class Execution {
     }
   }
 
+  // The halves of an all_reduce: each rank's sums are written where they stay in the result, and not copied there. Of the
+  // first step only, whose input is the caller's: else that, the input and the result together were more than was priced.
+  void reduce_in_place(const std::vector<Plan::Stage>& stages, bool last) {
+    const Layout& after = stages[1].exchange->to();
+    const auto own = stages[0].exchange->to().box(plan_.shape(), comm_.rank());
+    const auto part = after.box(plan_.shape(), comm_.rank());
+    const bool into_out = last && out_.defined();
+    // What is scaled on its way is written to while peers read it.
+    if (!part || after.pending() || plan_.scale() != 1 || (into_out && may_overlap(out_, now_))) return;
+    whole_ = into_out ? out_ : comm_.transport().allocate(plan_.dtype(), part->extent);
+    sums_ = whole_.box(own->relative_to(part->offset));
+  }
+
   void move(const Plan::Stage& stage, bool last) {
     const Exchange& exchange = *stage.exchange;
     // Where terms are added up, each is scaled first; other reductions are scaled at the end.
@@ -109,6 +123,8 @@ class Execution {
     // Of several terms, peers read what this rank would write over.
     placed_ = last && !embeds && !(exchange.terms() > 1 && out_.defined() && may_overlap(out_, now_));
     Tensor out = part && placed_ ? out_ : Tensor();
+    if (sums_.defined()) out = std::exchange(sums_, {});
+    else if (whole_.defined()) out = std::exchange(whole_, {});
     attempt([&] {
       if (!embeds) return;
       out = comm_.transport().allocate(plan_.dtype(), part->extent);  // not the caller's memory, which may be x
@@ -186,6 +202,7 @@ class Execution {
   const int64_t flags_;
   Sizes flags_of_all_;
   Tensor now_;
+  Tensor whole_, sums_;  // where the next moves write, if that is settled: first to the sums, then to the whole
   bool scaled_ = false, placed_ = false;  // by the last step
   std::exception_ptr problem_;
 };

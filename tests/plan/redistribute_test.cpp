@@ -316,6 +316,26 @@ TEST_P(Moving, EachByteOnce) {
   });
 }
 
+// In two halves: the sums of a rank are written where they stay.
+TEST_P(Moving, AnAllReduceWritesEachByteOnce) {
+  on_ranks([](Comm& comm) {
+    const int n = comm.size();
+    if (n == 1) return;
+    const Mesh mesh({{"x", n}});
+    const Layout all(mesh, {Replicate()});
+    const Dims shape = {4, 256 * n + 1};  // cut along the second dimension where there are more ranks
+    const Plan forth = plan({mesh, {Partial()}}, all, shape, DType::f32, Topology::dtensor(mesh));
+    const Tensor x = Tensor::generate(DType::f32, shape, value_at), given = Tensor::zeros(DType::f32, shape);
+    for (const Tensor& out : {Tensor(), given}) {
+      comm.reset_stats();
+      const Tensor sum = redistribute(comm, x, forth, out);
+      EXPECT_EQ(comm.stats().bytes_copied, x.bytes());
+      expect_part(sum, all, shape, comm.rank(), n);
+      EXPECT_TRUE(!out.defined() || sum.data() == out.data());
+    }
+  });
+}
+
 TEST_P(Moving, WrongPartsAndPlansAreToldToAll) {
   on_ranks([](Comm& comm) {
     const int n = comm.size();
