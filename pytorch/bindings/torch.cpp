@@ -1,11 +1,10 @@
-// tessera._torch: loads the operators, and tells them of Python: where a call stands, and how errors are raised.
-#include <torch/csrc/Exceptions.h>
-
-#include <mutex>
-#include <set>
+// tessera._torch: the operators for eager code, and what they are told of Python: where a call stands, and how errors are
+// raised.
+#include <algorithm>
 
 #include <tessera/torch.hpp>
 
+#include "entry.hpp"
 #include "raise.hpp"
 
 namespace tessera::python {
@@ -53,47 +52,87 @@ PyObject* rank_and_size(PyObject*, PyObject* name) {
   });
 }
 
-// The names of files live as long as the process.
-PyObject* set_site(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
-  static std::set<std::string, std::less<>> files;  // guarded by the GIL
-  const char* const file = count == 2 || count == 3 ? PyUnicode_AsUTF8(arguments[0]) : nullptr;
-  if (file == nullptr) return PyErr_Format(PyExc_TypeError, "set_site(file, line, recorded_elsewhere=False)");
-  const long line = PyLong_AsLong(arguments[1]);
-  if (line == -1 && PyErr_Occurred() != nullptr) return nullptr;
-  auto at = files.find(std::string_view(file));
-  if (at == files.end()) at = files.emplace(file).first;
-  detail::set_next_site(Site(at->c_str(), static_cast<uint32_t>(line)), count == 3 && arguments[2] == Py_True);
-  Py_RETURN_NONE;
-}
-
-class WithoutGil {
- public:
-  WithoutGil() : state_(PyEval_SaveThread()) {}
-  ~WithoutGil() { PyEval_RestoreThread(state_); }
-  WithoutGil(const WithoutGil&) = delete;
-  WithoutGil& operator=(const WithoutGil&) = delete;
-
- private:
-  PyThreadState* state_;
-};
-
 PyObject* refuse(PyObject*, PyObject* arguments) {
   const char *name = nullptr, *text = nullptr;
   if (PyArg_ParseTuple(arguments, "ss", &name, &text) == 0) return nullptr;
   return answer([&]() -> PyObject* {
-    const WithoutGil no_gil;
+    detail::set_next_site(site_of_user());
+    const WithoutGil others_run;
     Comm comm = torch_comm(name);
     detail::refuse(comm, text);
   });
+}
+
+PyObject* take_package_folder(PyObject*, PyObject* folder) {
+  const char* const text = PyUnicode_AsUTF8(folder);
+  if (text == nullptr) return nullptr;
+  set_package_folder(text);
+  Py_RETURN_NONE;
+}
+
+}  // namespace
+
+PyObject* call_by_schema(const char* name, PyObject* const* arguments, Py_ssize_t count) {
+  PyObject* found = PyImport_ImportModule("torch");
+  for (const char* const part : {"ops", "tessera", name}) {
+    PyObject* const outer = found;
+    found = outer == nullptr ? nullptr : PyObject_GetAttrString(outer, part);
+    Py_XDECREF(outer);
+  }
+  if (found == nullptr) return nullptr;
+  PyObject* const result = PyObject_Vectorcall(found, arguments, static_cast<size_t>(count), nullptr);
+  Py_DECREF(found);
+  return result;
+}
+
+namespace {
+
+namespace call = torch_front::call;
+
+template <size_t n>
+struct Text {
+  char text[n];
+  consteval Text(const char (&literal)[n]) { std::copy_n(literal, n, text); }
+};
+
+template <Text name, auto fn>
+PyMethodDef entry() {
+  PyObject* (*const run)(PyObject*, PyObject* const*, Py_ssize_t) = [](PyObject*, PyObject* const* arguments,
+                                                                       Py_ssize_t count) {
+    return Entry<fn>::run(name.text, arguments, count, site_of_user());
+  };
+  return {name.text, reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(run)), METH_FASTCALL,
+          "The operator of that name, with all of its arguments."};
+}
+
+// For DTensors: autograd stands between the user's line and the move, and is told of DTensors, not of their parts.
+PyObject* redistribute_at(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  if (count < 3 || !PyUnicode_Check(arguments[0]) || !PyLong_Check(arguments[1]) || !PyBool_Check(arguments[2])) {
+    return PyErr_Format(PyExc_TypeError, "redistribute_at(file, line, recorded_elsewhere, *arguments)");
+  }
+  const Site site = site_at(arguments[0], PyLong_AsLong(arguments[1]));
+  return Entry<call::redistribute>::run("redistribute", arguments + 3, count - 3, site, arguments[2] == Py_True);
 }
 
 PyMethodDef methods[] = {
     {"name_of", name_of, METH_O, "name_of(handle) -> str: what the operators call that communicator"},
     {"rank_and_size", rank_and_size, METH_O, "rank_and_size(name) -> (int, int)"},
     {"refuse", refuse, METH_VARARGS, "refuse(name, text): collective; raises ShapeError on every rank"},
-    {"set_site", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(set_site)), METH_FASTCALL,
-     "set_site(file, line, recorded_elsewhere=False): of the next operator on this thread, and whether the caller "
-     "gives its result a history"},
+    {"set_package_folder", take_package_folder, METH_O, "set_package_folder(folder): its files are not the user's"},
+    entry<"all_gather", call::all_gather>(),
+    entry<"gather_sizes", call::gather_sizes>(),
+    entry<"reduce_scatter", call::reduce_scatter>(),
+    entry<"all_reduce", call::all_reduce>(),
+    entry<"all_to_all", call::all_to_all>(),
+    entry<"all_to_all_v", call::all_to_all_v>(),
+    entry<"broadcast", call::broadcast>(),
+    entry<"scatter", call::scatter>(),
+    entry<"gather", call::gather>(),
+    entry<"reduce", call::reduce>(),
+    entry<"redistribute", call::redistribute>(),
+    {"redistribute_at", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(redistribute_at)), METH_FASTCALL,
+     "redistribute_at(file, line, recorded_elsewhere, *arguments): the operator, called from there; and whether the "
+     "caller gives the result its history"},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -27,8 +27,8 @@ double linear(Name op, double factor, Name comm, const char* what) {
 }
 
 // What backward() will need of sizes that are the caller's to write to.
-at::Tensor kept(const at::Tensor& sizes) { return sizes.clone(); }
-OptionalTensor kept(const OptionalTensor& sizes) { return sizes ? OptionalTensor(sizes->clone()) : sizes; }
+at::Tensor kept(const at::Tensor& sizes) { return copy_of_sizes(sizes); }
+OptionalTensor kept(const OptionalTensor& sizes) { return sizes ? OptionalTensor(copy_of_sizes(*sizes)) : sizes; }
 
 Backward backward_of_gather(Name grad, int64_t dim, const at::Tensor& sizes, c10::SymInt own, double scale,
                             const std::string& comm) {

@@ -66,6 +66,8 @@ class Arguments {
 };
 
 at::Tensor to_tensor(const Sizes& sizes);
+// A clone; where nobody traces, without the dispatcher.
+at::Tensor copy_of_sizes(const at::Tensor& sizes);
 ReduceOp parse_reduce_op(std::string_view name);
 // What a linear reduction over `ranks` multiplies each term by; none: it is not linear.
 std::optional<double> weight(std::string_view op, double factor, int ranks);

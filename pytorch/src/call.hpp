@@ -25,6 +25,11 @@ inline Pair all_gather(const at::Tensor& x, int64_t dim, const OptionalTensor& s
   return op.call(x, dim, sizes, std::move(total), grad, scale, comm);
 }
 
+inline at::Tensor gather_sizes(const at::Tensor& x, int64_t dim, Name comm) {
+  static const auto op = find<at::Tensor(const at::Tensor&, int64_t, Name)>("tessera::gather_sizes");
+  return op.call(x, dim, comm);
+}
+
 inline at::Tensor reduce_scatter(const at::Tensor& x, int64_t dim, const OptionalTensor& sizes, OptionalInt own,
                                  Name op_name, double factor, Name comm) {
   static const auto op =

@@ -2,6 +2,7 @@
 
 import types
 
+import numpy
 import pytest
 import tessera
 import torch
@@ -136,3 +137,41 @@ def test_the_other_collectives_compile(alone):
         same = x.detach().clone().requires_grad_()
         step(same).backward()
         torch.testing.assert_close(x.grad, same.grad)
+
+
+def test_who_overrides_functions_sees_the_operator(alone):
+    """Eager calls do not parse arguments by the schema; but a mode or a subclass is asked as ever."""
+    seen = []
+
+    class Watching(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            seen.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    class Special(torch.Tensor):
+        pass
+
+    x = torch.ones(2, 3)
+    with Watching():
+        tessera.all_gather(x, group=alone)
+    assert any("tessera.all_gather" in name for name in seen)
+    assert type(tessera.all_gather(x.as_subclass(Special), group=alone)[0]) is Special
+    assert tessera.all_gather(torch.nn.Parameter(x), group=alone)[0].requires_grad
+
+
+def test_arguments_that_only_the_schema_knows(alone):
+    x = torch.arange(6.0).reshape(2, 3)
+    assert torch.equal(tessera.all_gather(x, numpy.int64(1), group=alone)[0], x)
+    with pytest.raises((RuntimeError, TypeError), match="dim"):
+        tessera.all_gather(x, "0", group=alone)
+
+
+def test_sizes_are_not_baked_into_what_is_traced(alone):
+    def gradient(x):
+        gathered, _ = tessera.all_gather(x, group=alone)
+        return torch.autograd.grad(gathered, x, gathered.detach() * 2)[0]
+
+    graph = make_fx(gradient, tracing_mode="real")(torch.ones(2, 3, requires_grad=True))
+    for rows in (2, 5):
+        x = torch.randn(rows, 3, requires_grad=True)
+        assert torch.equal(graph(x), 2 * x)

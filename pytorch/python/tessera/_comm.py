@@ -77,6 +77,8 @@ def _torch_name(core):
 def process_comm():
     """The communicator of this process, made when it is first needed."""
     global _process
+    if _process is not None:
+        return _process
     with _process_guard:
         if _process is None:
             _process = Comm(_core.from_env())

@@ -15,7 +15,6 @@ from ._core import Layout, Mesh
 from ._errors import ShapeError
 from ._site import here
 
-_op = torch.ops.tessera.redistribute.default
 _world = dist.distributed_c10d._world
 _make = torch.Tensor._dtensor__new__  # DTensor() without its empty __init__, which takes longer than all of this
 
@@ -165,7 +164,6 @@ def _find_way(spec, mesh, placements, order):
         source_layout = _layout_of(spec, _mesh_of(spec.mesh, ranks))
         target_layout = _layout_of(target, _mesh_of(mesh, ranks))
     except ShapeError as error:
-        _torch.set_site(*here())
         _torch.refuse(comm.torch_name, str(error))
     moves = source_layout != target_layout
     return _Way(tuple(spec.shape), source_layout.text, target_layout.text, comm.torch_name, target, moves)
@@ -179,8 +177,9 @@ def target_layout_of(spec, target):
 def _move(x, way, site, requires_grad):
     local = x._local_tensor
     if way.moves:
-        _torch.set_site(*site, requires_grad)
-        local = _op(local, way.shape, way.source, way.target, "", 1.0, "global", way.comm)
+        local = _torch.redistribute_at(
+            *site, requires_grad, local, way.shape, way.source, way.target, "", 1.0, "global", way.comm
+        )
     return _make(DTensor, local, way.spec, requires_grad=requires_grad)
 
 

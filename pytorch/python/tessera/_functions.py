@@ -8,16 +8,15 @@ import torch.distributed as dist
 from . import _torch, arrays
 from ._comm import Comm, process_comm, thread_comm
 from ._group import name_of, rank_and_size
-from ._site import here
+from ._site import package_folder
 
-_ops = torch.ops.tessera
+_traced = torch.ops.tessera
+_torch.set_package_folder(package_folder)
 
 
-def _begin(group):
-    """The communicator's name; errors will show the user's line."""
-    if not torch.compiler.is_compiling():
-        _torch.set_site(*here())
-    return name_of(group)
+def _ops():
+    """The operators. Where no compiler looks on, by the short way, on which errors show the user's line."""
+    return _traced if torch.compiler.is_dynamo_compiling() else _torch
 
 
 def _sizes(sizes):
@@ -47,72 +46,72 @@ def _rows(x):
 @_face
 def all_gather(x, dim=0, sizes=None, *, group=None, grad="sum"):
     """Every rank's x, concatenated along dim, and their sizes along it. Only dim may differ between ranks."""
-    return _ops.all_gather(_rows(x), dim, _sizes(sizes), None, grad, 1.0, _begin(group))
+    return _ops().all_gather(_rows(x), dim, _sizes(sizes), None, grad, 1.0, name_of(group))
 
 
 @_face
 def gather_sizes(x, dim=0, *, group=None):
     """Every rank's extent along dim. Moves no elements."""
-    return _ops.gather_sizes(_rows(x), dim, _begin(group))
+    return _ops().gather_sizes(_rows(x), dim, name_of(group))
 
 
 @_face
 def reduce_scatter(x, dim=0, sizes=None, *, op="sum", group=None):
     """The ranks' x combined; each rank keeps its cut along dim: that of the sizes, or of torch.chunk."""
-    return _ops.reduce_scatter(_rows(x), dim, _sizes(sizes), None, op, 1.0, _begin(group))
+    return _ops().reduce_scatter(_rows(x), dim, _sizes(sizes), None, op, 1.0, name_of(group))
 
 
 @_face
 def all_reduce(x, op="sum", *, group=None):
     """The ranks' x combined, on every rank."""
-    return _ops.all_reduce(x, op, 1.0, _begin(group))
+    return _ops().all_reduce(x, op, 1.0, name_of(group))
 
 
 @_face
 def all_to_all(x, split_dim, concat_dim, sizes=None, *, group=None):
     """From a cut along concat_dim to one along split_dim; with the sizes along concat_dim."""
-    return _ops.all_to_all(x, split_dim, concat_dim, _sizes(sizes), None, None, _begin(group))
+    return _ops().all_to_all(x, split_dim, concat_dim, _sizes(sizes), None, None, name_of(group))
 
 
 @_face
 def all_to_all_v(x, send_sizes, recv_sizes=None, dim=0, *, group=None):
     """send_sizes[r] rows of x go to rank r; what came, by sender, and how much from each."""
-    return _ops.all_to_all_v(_rows(x), _sizes(send_sizes), _sizes(recv_sizes), dim, None, _begin(group))
+    return _ops().all_to_all_v(_rows(x), _sizes(send_sizes), _sizes(recv_sizes), dim, None, name_of(group))
 
 
 @_face
 def broadcast(x, root=0, *, group=None):
     """The root's x on every rank. Other ranks give None, or a tensor of that shape, which is only looked at."""
-    name = _begin(group)
+    name = name_of(group)
     if x is None:
-        return _ops.broadcast(torch.empty(0), False, root, None, 1.0, name)
-    return _ops.broadcast(x, True, root, None, 1.0, name)
+        return _ops().broadcast(torch.empty(0), False, root, None, 1.0, name)
+    return _ops().broadcast(x, True, root, None, 1.0, name)
 
 
 @_face
 def scatter(x, root=0, dim=0, sizes=None, *, group=None):
     """Each rank's cut of the root's x along dim, and the sizes of all cuts. Other ranks give None."""
-    return _ops.scatter(torch.empty(0) if x is None else _rows(x), root, dim, _sizes(sizes), None, _begin(group))
+    return _ops().scatter(torch.empty(0) if x is None else _rows(x), root, dim, _sizes(sizes), None, name_of(group))
 
 
 @_face
 def gather(x, root=0, dim=0, *, group=None):
     """Every rank's x, concatenated along dim, on the root; elsewhere an empty tensor. With the sizes of all."""
-    return _ops.gather(_rows(x), root, dim, None, None, _begin(group))
+    return _ops().gather(_rows(x), root, dim, None, None, name_of(group))
 
 
 @_face
 def reduce(x, root=0, op="sum", *, group=None):
     """The ranks' x combined, on the root; elsewhere an empty tensor."""
-    return _ops.reduce(x, root, op, 1.0, _begin(group))
+    return _ops().reduce(x, root, op, 1.0, name_of(group))
 
 
 @_face
 def split(x, dim, sizes, *, group=None):
     """This rank's cut of an x that every rank has whole: a view. Local; its gradient is zero elsewhere."""
     x = _rows(x)
-    if torch.compiler.is_compiling():
-        return _ops.split(x, dim, _sizes(sizes), None, name_of(group))
+    if torch.compiler.is_dynamo_compiling():
+        return _traced.split(x, dim, _sizes(sizes), None, name_of(group))
     rank, size = rank_and_size(group)
     sizes = sizes.tolist() if isinstance(sizes, torch.Tensor) else list(sizes)
     arrays.check_cut(x, dim, sizes, size)

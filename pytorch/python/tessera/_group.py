@@ -14,8 +14,9 @@ from ._comm import Comm, join, process_comm, thread_comm
 
 _guard = threading.Lock()
 _locks = weakref.WeakKeyDictionary()
-# By ProcessGroup: its communicator, or the error with which its ranks failed to come together.
-_comms = weakref.WeakKeyDictionary()
+# By the id of a ProcessGroup: a weak reference to it, and its communicator, or the error with which its ranks failed to
+# come together. A WeakKeyDictionary takes longer to look into than a small gather does.
+_known = {}
 # How often this process has joined a group of each name: one that is destroyed and made again may meet in the same store.
 _joined = collections.Counter()
 
@@ -24,20 +25,30 @@ def comm_of(group):
     """The communicator of a ProcessGroup's ranks, whatever its own backend is: they share memory, and find each other
     through the group's store. Collective the first time. Where that failed it fails again: ranks that try it another
     time, each for itself, would not meet."""
-    group = _member_of(group)
-    with _guard:
-        lock = _locks.setdefault(group, threading.Lock())
-    with lock:
-        if group not in _comms:
-            try:
-                _comms[group] = _join(group)
-            except Exception as error:
-                _comms[group] = error
-                raise
-        known = _comms[group]
+    reference, known = _known.get(id(group), _unknown)
+    if reference() is not group:
+        known = _met(_member_of(group))
     if isinstance(known, Exception):
         raise type(known)(f"the ranks of this process group failed to come together; make a new group. {known}")
     return known
+
+
+_unknown = object, None  # refers to nothing that anybody has
+
+
+def _met(group):
+    with _guard:
+        lock = _locks.setdefault(group, threading.Lock())
+    with lock:
+        key = id(group)
+        if key not in _known:
+            reference = weakref.ref(group, lambda _: _known.pop(key, None))
+            try:
+                _known[key] = reference, _join(group)
+            except Exception as error:
+                _known[key] = reference, error
+                raise
+        return _known[key][1]
 
 
 def _member_of(group):
@@ -99,11 +110,14 @@ def _timeout_of(group):
     return datetime.timedelta(seconds=300)
 
 
+_has_groups = dist.is_available()
+
+
 def _meant(group):
     """A Comm, or a ProcessGroup; None: all ranks, which may be this one alone."""
     if group is None:
         group = thread_comm()
-    if group is None and dist.is_available() and dist.is_initialized():
+    if group is None and _has_groups and dist.is_initialized():
         group = dist.group.WORLD
     return group
 
@@ -129,6 +143,8 @@ def _group_name(group):
 
 def name_of(group=None):
     """The name of the communicator that a group stands for."""
+    if not torch.compiler.is_dynamo_compiling():
+        return comm(group).torch_name
     group = _meant(group)
     if group is None:
         return _process_name()

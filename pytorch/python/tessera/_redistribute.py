@@ -6,9 +6,6 @@ from . import _plan, _torch, arrays
 from ._core import Layout, Plan
 from ._group import name_of
 from ._sharded import ShardedTensor
-from ._site import here
-
-_op = torch.ops.tessera.redistribute.default
 
 
 def _is_dtensor(x):
@@ -46,11 +43,10 @@ def redistribute(x, target, *, device_mesh=None, group=None, convention="global"
 def _by_plan(x, plan, group, convention):
     if x is None:
         x = torch.empty(0, dtype=getattr(torch, plan.dtype))
-    _torch.set_site(*here())
     name = name_of(group)
     if plan.source.box(plan.shape, _torch.rank_and_size(name)[0]) is None and x.numel() != 0:
         _torch.refuse(name, f"x is {list(x.shape)}, but this rank has no part of {plan.source.text}: give None")
-    return _op(x, *_plan.told(plan), 1.0, convention, name)
+    return _torch.redistribute(x, *_plan.told(plan), 1.0, convention, name)
 
 
 def _ends_of(source, target):

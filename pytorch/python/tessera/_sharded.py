@@ -9,9 +9,6 @@ from ._core import Plan
 from ._errors import ShapeError
 from ._group import comm as comm_of
 from ._plan import layout_on, told
-from ._site import here
-
-_op = torch.ops.tessera.redistribute.default
 
 
 class ShardedTensor:
@@ -81,7 +78,6 @@ class ShardedTensor:
         """In another layout: a Layout, on this mesh or another one of these ranks; its text, as "S1[3,0,5]"; or a Plan
         from this layout. Collective over the ranks of the communicator. Cost: that of the plan."""
         plan = ""
-        _torch.set_site(*here())
         try:
             if isinstance(target, Plan):
                 if target.source != self.layout or target.shape != tuple(self.shape):
@@ -90,7 +86,9 @@ class ShardedTensor:
             target = layout_on(self.mesh, target).resolved(list(self.shape))
         except ShapeError as error:
             _torch.refuse(self.comm.torch_name, str(error))
-        local = _op(self.local, self.shape, self.layout.text, target.text, plan, 1.0, convention, self.comm.torch_name)
+        local = _torch.redistribute(
+            self.local, self.shape, self.layout.text, target.text, plan, 1.0, convention, self.comm.torch_name
+        )
         return ShardedTensor(local, target, self.shape, group=self.comm, device_mesh=self.device_mesh)
 
     def full_tensor(self, *, convention="global"):
@@ -122,13 +120,12 @@ def _shapes_of_all(local, shape, comm):
     """Every rank's local shape, and the shape that it believes the whole to have."""
     mine = torch.tensor([local.dim(), *local.shape, *([] if shape is None else shape)], dtype=torch.int64)
     with torch.no_grad():
-        rows, sizes = torch.ops.tessera.all_gather.default(mine, 0, None, None, "sum", 1.0, comm.torch_name)
+        rows, sizes = _torch.all_gather(mine, 0, None, None, "sum", 1.0, comm.torch_name)
     rows = [row.tolist() for row in rows.split(sizes.tolist())]
     return [row[1 : 1 + row[0]] for row in rows], [row[1 + row[0] :] for row in rows]
 
 
 def _agreed_shape(local, layout, shape, comm):
-    _torch.set_site(*here())
     locals_, wholes = _shapes_of_all(local, shape, comm)
     if shape is None:
         shape = _whole_shape(layout, locals_)

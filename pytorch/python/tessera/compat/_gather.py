@@ -10,7 +10,8 @@ import torch.nn.functional as F
 
 from .. import _group
 from .._comm import thread_comm
-from .._functions import _begin, _ops, _rows
+from .._functions import _ops, _rows
+from .._group import name_of
 
 
 def world():
@@ -36,19 +37,19 @@ def pad_dim_to(t, length, dim=0):
 def all_gather_same_dim(t):
     """Every rank's t, all of one shape, as a list."""
     world()
-    stacked, _ = _ops.all_gather(t.detach().unsqueeze(0), 0, None, None, "slice", 1.0, _begin(None))
+    stacked, _ = _ops().all_gather(t.detach().unsqueeze(0), 0, None, None, "slice", 1.0, name_of())
     return [part.clone() for part in stacked]  # each by itself: they may be written to
 
 
 def gather_sizes(t, *, dim):
     world()
-    return _ops.gather_sizes(_rows(t), dim, _begin(None)).to(t.device)
+    return _ops().gather_sizes(_rows(t), dim, name_of()).to(t.device)
 
 
 def gather(t, dim, sizes, grad):
     """all_gather() that gives back the very sizes it was given."""
     world()
-    gathered, found = _ops.all_gather(_rows(t), dim, sizes, None, grad, 1.0, _begin(None))
+    gathered, found = _ops().all_gather(_rows(t), dim, sizes, None, grad, 1.0, name_of())
     return gathered, found.to(t.device) if sizes is None else sizes
 
 
