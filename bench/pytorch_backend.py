@@ -1,6 +1,6 @@
 """torch.distributed over tessera beside Gloo, in the same processes, in interleaved rounds.
 
-    python bench/pytorch_backend.py [--ranks 2] [--rounds 15]
+    python bench/pytorch_backend.py [--ranks 2] [--rounds 15] [--only TEXT]
 
 Each case runs on both backends in every round, in turns; a round's time is the slowest rank's. Printed: the median over
 the rounds of each, the best round, and two ratios: the median of the rounds', and that of the best. What DTensor does is
@@ -90,7 +90,7 @@ def timed(call, repeats, group):
     return (time.perf_counter() - start) / repeats
 
 
-def be_rank(rank, size, store_file, rounds):
+def be_rank(rank, size, store_file, rounds, only):
     torch.set_num_threads(1)
     logging.getLogger("torch.distributed.tensor").setLevel(logging.ERROR)  # of the fallback over Gloo
     dist.init_process_group("tessera", store=dist.FileStore(store_file, size), rank=rank, world_size=size)
@@ -99,6 +99,8 @@ def be_rank(rank, size, store_file, rounds):
         print(f"{size} ranks, {rounds} rounds; µs: median (best)")
         print(f"{'':34}{'tessera':>20}{'gloo':>22}{'gloo/tessera':>20}")
     for name, make, total in cases():
+        if only not in name:
+            continue
         calls = {backend: make(group, size, rank) for backend, group in groups.items()}
         repeats = 100 if total == SMALL else 1
         times = {backend: [] for backend in calls}
@@ -120,6 +122,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--only", default="", help="the cases with this in their name")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(be_rank, (options.ranks, folder + "/store", options.rounds), options.ranks)
+        mp.spawn(be_rank, (options.ranks, folder + "/store", options.rounds, options.only), options.ranks)

@@ -66,6 +66,10 @@ PYBIND11_MODULE(_backend, module) {
   py::module_::import("torch.distributed");  // the types that the class derives from
 
   py::class_<ProcessGroupTessera, c10d::Backend, c10::intrusive_ptr<ProcessGroupTessera>>(module, "ProcessGroupTessera")
+      .def("all_reduced", safely([](ProcessGroupTessera& group, const at::Tensor& input, const c10d::ReduceOp& op) {
+             return group.all_reduced(input, op);
+           }),
+           py::arg("input"), py::arg("op"))
       .def("shard_dim_alltoall",
            safely([](ProcessGroupTessera& group, const at::Tensor& input, int64_t gather_dim, int64_t shard_dim) {
              return group.shard_dim_alltoall(input, gather_dim, shard_dim);

@@ -390,6 +390,15 @@ auto ProcessGroupTessera::recvAnysource(Tensors& tensors, int tag) -> WorkPtr {
   return receive(OpType::RECVANYSOURCE, tensors, kAnySource, tag);
 }
 
+at::Tensor ProcessGroupTessera::all_reduced(const at::Tensor& input, const c10d::ReduceOp& op) {
+  const Kind kind{OpType::ALLREDUCE, "tessera:all_reduce", OpCode::all_reduce};
+  Tensor result;
+  launch(kind, {false, c10d::kUnsetTimeout}, {}, [&](Comm& comm) {
+    result = run(comm, AllReduce{.x = view_of(input, true), .op = reduction_of(op)});
+  })->wait();
+  return as_torch(result, input.scalar_type());
+}
+
 at::Tensor ProcessGroupTessera::shard_dim_alltoall(const at::Tensor& input, int64_t gather_dim, int64_t shard_dim) {
   const Kind kind{OpType::ALLTOALL, "tessera:shard_dim_alltoall", OpCode::all_to_all};
   Tensor result;

@@ -67,6 +67,8 @@ class ProcessGroupTessera : public c10d::Backend {
   WorkPtr recv(Tensors& tensors, int from, int tag) override;
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
 
+  // Collective. The ranks' inputs combined, in new memory that peers read in place.
+  at::Tensor all_reduced(const at::Tensor& input, const c10d::ReduceOp& op);
   // Collective. DTensor's move from a cut along gather_dim to one along shard_dim, at once and without a gather.
   at::Tensor shard_dim_alltoall(const at::Tensor& input, int64_t gather_dim, int64_t shard_dim);
 

@@ -6,6 +6,9 @@ under torchrun and spawn, and so do DDP, FSDP2 and DTensor. See docs/pytorch-bac
 DTensor has no all-to-all on CPU meshes: it gathers everything and keeps a part. Importing this module replaces that
 function, in the two modules that bind it, by one that takes the real all-to-all for meshes on a tessera group and
 PyTorch's own way for all others. ``TESSERA_DTENSOR_ALLTOALL=0`` in the environment leaves it alone.
+
+A pending sum that is to be whole on every rank DTensor first copies, into fresh memory, and then adds up in place. On a
+tessera group it is added up from where it lies; ``TESSERA_DTENSOR_ALLREDUCE=0`` leaves that alone.
 """
 
 import collections
@@ -49,6 +52,11 @@ def _tessera_group(mesh, mesh_dim):
     return backend if isinstance(backend, ProcessGroupTessera) else None
 
 
+def _is_plain(tensor):
+    """Else it is traced, fake or a subclass of another kind: PyTorch's own operators see it."""
+    return type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.device.type == "cpu"
+
+
 def _replace_shard_dim_alltoall():
     from torch.distributed import _functional_collectives as funcol
     from torch.distributed.tensor import _collective_utils, placement_types
@@ -59,9 +67,7 @@ def _replace_shard_dim_alltoall():
     def shard_dim_alltoall(input, gather_dim, shard_dim, mesh, mesh_dim):
         if isinstance(input, funcol.AsyncCollectiveTensor):
             input = input.wait()
-        # Anything else is traced, fake or a subclass of another kind: PyTorch's own operators see it.
-        plain = type(input) in (torch.Tensor, torch.nn.Parameter) and input.device.type == "cpu"
-        if plain and not funcol._are_we_tracing():
+        if _is_plain(input) and not funcol._are_we_tracing():
             group = _tessera_group(mesh, mesh_dim)
             if group is not None:
                 return group.shard_dim_alltoall(input, gather_dim, shard_dim)
@@ -69,6 +75,43 @@ def _replace_shard_dim_alltoall():
 
     _collective_utils.shard_dim_alltoall = shard_dim_alltoall
     placement_types.shard_dim_alltoall = shard_dim_alltoall
+
+
+_REDUCTIONS = {
+    "sum": dist.ReduceOp.SUM,
+    "avg": dist.ReduceOp.AVG,
+    "product": dist.ReduceOp.PRODUCT,
+    "min": dist.ReduceOp.MIN,
+    "max": dist.ReduceOp.MAX,
+}
+
+
+def _replace_reduce_value():
+    from torch.distributed import _functional_collectives as funcol
+    from torch.distributed.tensor import placement_types
+
+    original = placement_types.Partial._reduce_value
+
+    @functools.wraps(original)
+    def _reduce_value(self, tensor, mesh, mesh_dim):
+        if isinstance(tensor, funcol.AsyncCollectiveTensor):
+            tensor = tensor.wait()
+        # A mode counts or records operators, and finds them there.
+        seen = torch._C._len_torch_dispatch_stack() > 0 or funcol._are_we_tracing() or tensor.requires_grad
+        if _is_plain(tensor) and not seen and self.reduce_op in _REDUCTIONS:
+            group = _tessera_group(mesh, mesh_dim)
+            if group is not None:
+                return group.all_reduced(tensor, _REDUCTIONS[self.reduce_op])
+        return original(self, tensor, mesh, mesh_dim)
+
+    placement_types.Partial._reduce_value = _reduce_value
+
+
+def _replace_in_dtensor():
+    if os.environ.get("TESSERA_DTENSOR_ALLTOALL", "1") != "0":
+        _replace_shard_dim_alltoall()
+    if os.environ.get("TESSERA_DTENSOR_ALLREDUCE", "1") != "0":
+        _replace_reduce_value()
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
@@ -98,13 +141,11 @@ def register():
     if "TESSERA" in dist.Backend._plugins:
         return
     dist.Backend.register_backend("tessera", _create, extended_api=True, devices=["cpu"])
-    if os.environ.get("TESSERA_DTENSOR_ALLTOALL", "1") == "0":
-        return
     binds_it = "torch.distributed.tensor.placement_types"
     if binds_it in sys.modules:
-        _replace_shard_dim_alltoall()
+        _replace_in_dtensor()
     else:
-        sys.meta_path.insert(0, _AfterImport(binds_it, _replace_shard_dim_alltoall))
+        sys.meta_path.insert(0, _AfterImport(binds_it, _replace_in_dtensor))
 
 
 register()

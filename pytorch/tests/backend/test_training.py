@@ -12,6 +12,7 @@ import torch.distributed as dist
 from ranks import run_ranks
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn.parallel import DistributedDataParallel
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / "examples" / "pytorch"))
@@ -111,14 +112,41 @@ def test_dtensor_has_a_real_all_to_all():
     run_ranks(4, _real_all_to_all)
 
 
-def test_which_one_switch_turns_off():
+def _pending_sums(rank, size):
+    """Added up from where they lie; who counts collectives sees PyTorch's own."""
+    mesh = init_device_mesh("cpu", (size,))
+    group = mesh.get_group()._get_backend(torch.device("cpu"))
+    terms = torch.arange(12.0).reshape(3, 4).t()
+    for op, right in (("sum", terms * sum(range(1, size + 1))), ("max", terms * size), ("avg", terms * (size + 1) / 2)):
+        local = terms * (rank + 1)
+        pending = DTensor.from_local(local, mesh, [Partial(op)], run_check=False)
+        before = group.stats()["calls"]
+        torch.testing.assert_close(pending.redistribute(mesh, [Replicate()]).to_local(), right)
+        assert group.stats()["calls"] == before + 1
+        assert torch.equal(local, terms * (rank + 1))
+    with CommDebugMode() as counted:
+        pending.redistribute(mesh, [Replicate()])
+    assert counted.get_total_counts() == 1
+    x = torch.ones(2, requires_grad=True)
+    DTensor.from_local(x * 3, mesh, [Partial()], run_check=False).full_tensor().sum().backward()
+    assert x.grad.tolist() == [3.0, 3.0]
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_pending_sums(size):
+    run_ranks(size, _pending_sums)
+
+
+def test_which_two_switches_turn_off():
     program = """
 import tessera.backend
 from torch.distributed.tensor import _collective_utils, placement_types
-for module in (_collective_utils, placement_types):
-    assert not hasattr(module.shard_dim_alltoall, "__wrapped__")
+for holder, name in ((_collective_utils, "shard_dim_alltoall"), (placement_types, "shard_dim_alltoall"),
+                     (placement_types.Partial, "_reduce_value")):
+    assert not hasattr(getattr(holder, name), "__wrapped__")
 """
-    subprocess.run([sys.executable, "-c", program], env={**os.environ, "TESSERA_DTENSOR_ALLTOALL": "0"}, check=True)
+    off = {"TESSERA_DTENSOR_ALLTOALL": "0", "TESSERA_DTENSOR_ALLREDUCE": "0"}
+    subprocess.run([sys.executable, "-c", program], env={**os.environ, **off}, check=True)
 
 
 def _gloo_mesh(rank, size):
