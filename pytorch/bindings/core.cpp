@@ -324,6 +324,23 @@ void bind_collectives(nb::module_& m) {
       guard);
 }
 
+void bind_messages(nb::module_& m) {
+  const auto guard = nb::call_guard<nb::gil_scoped_release>();
+  m.def(
+      "send",
+      [](Comm& c, const Array& x, int to, int64_t tag, const Place& site) {
+        send(c, x.tensor, to, tag, site_of(site));
+      },
+      guard);
+  m.def(
+      "recv",
+      [](Comm& c, int source, int64_t tag, const std::optional<Array>& out, const Place& site) {
+        Received received = recv(c, source, tag, optional_tensor(out), site_of(site));
+        return std::pair(Array{std::move(received.tensor)}, received.source);
+      },
+      guard);
+}
+
 }  // namespace
 }  // namespace tessera::python
 
@@ -355,4 +372,5 @@ NB_MODULE(_core, m) {
   bind_comm(m);
   bind_plans(m);
   bind_collectives(m);
+  bind_messages(m);
 }

@@ -44,6 +44,29 @@ def test_the_other_collectives():
     tessera.run(2, rank_main)
 
 
+def test_messages():
+    def rank_main(comm):
+        if comm.rank == 0:
+            tessera.send(numpy.arange(6.0).reshape(2, 3).T, 1, 7)
+            tessera.send(torch.tensor(2 - 3j).conj(), 2)
+            tessera.send(torch.arange(4.0, requires_grad=True).reshape(2, 2), 2)
+            tessera.send(numpy.zeros((0, 2), "i4"), 1, 8)
+            with pytest.raises(tessera.MismatchError):
+                tessera.send(torch.ones(3), 1, 9)
+        elif comm.rank == 1:
+            came, sender = tessera.arrays.recv(tag=7)
+            assert sender == 0 and numpy.from_dlpack(came).tolist() == [[0, 3], [1, 4], [2, 5]]
+            assert tessera.recv(0, 8)[0].shape == (0, 2)
+            with pytest.raises(tessera.MismatchError, match="test_arrays.py"):
+                tessera.recv(0, 9, torch.empty(2))
+        else:
+            assert tessera.recv(0)[0].item() == 2 + 3j
+            out = torch.zeros(2, 2)
+            assert tessera.recv(0, out=out)[0] is out and out.tolist() == [[0, 1], [2, 3]]
+
+    tessera.run(3, rank_main, timeout=60)
+
+
 def test_anything_with_dlpack():
     class Foreign:
         def __init__(self, tensor):

@@ -29,10 +29,12 @@ if _installed_torch is None:
         broadcast,
         gather,
         gather_sizes,
+        recv,
         redistribute,
         reduce,
         reduce_scatter,
         scatter,
+        send,
         split,
     )
 else:
@@ -49,9 +51,11 @@ else:
         broadcast,
         gather,
         gather_sizes,
+        recv,
         reduce,
         reduce_scatter,
         scatter,
+        send,
         split,
     )
     from ._redistribute import redistribute
@@ -83,11 +87,13 @@ __all__ = [
     "gather_sizes",
     "join",
     "plan",
+    "recv",
     "redistribute",
     "reduce",
     "reduce_scatter",
     "run",
     "scatter",
+    "send",
     "split",
 ]
 if _installed_torch is not None:

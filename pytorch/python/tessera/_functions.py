@@ -118,6 +118,21 @@ def split(x, dim, sizes, *, group=None):
     return x.split(sizes, dim)[rank]
 
 
+def send(x, to, tag=0, *, group=None):
+    """x to one rank; returns when it has come. The two ranks take part, no other. No gradient passes."""
+    if isinstance(x, torch.Tensor):
+        x = x.detach().resolve_conj().resolve_neg()
+    arrays.send(x, to, tag, group=group)
+
+
+def recv(source=None, tag=0, out=None, *, group=None):
+    """(what came, its sender) of the first message with that tag from source, or from any rank. A new tensor of the sender's
+    dtype and shape; or out, which must fit. No gradient passes."""
+    plain = out.detach() if isinstance(out, torch.Tensor) else out
+    came, sender = arrays.recv(source, tag, plain, group=group)
+    return (torch.from_dlpack(came) if out is None else out), sender
+
+
 def barrier(*, group=None):
     """Returns when every rank has come."""
     if group is None:

@@ -94,6 +94,19 @@ def redistribute(x, plan, *, group=None):
     return array if x is None and array.defined else _out(array, x)
 
 
+def send(x, to, tag=0, *, group=None):
+    """x to one rank; returns when it has come. The two ranks take part, no other."""
+    _core.send(_comm(group), _core.Array.from_dlpack(x), to, tag, here())
+
+
+def recv(source=None, tag=0, out=None, *, group=None):
+    """(what came, its sender) of the first message with that tag from source, or from any rank. It is new memory with
+    __dlpack__, of the sender's dtype and shape; or out, which must fit."""
+    into = None if out is None else _core.Array.from_dlpack(out)
+    array, sender = _core.recv(_comm(group), -1 if source is None else source, tag, into, here())
+    return (array if out is None else out), sender
+
+
 def check_cut(x, dim, sizes, ranks):
     if len(sizes) != ranks:
         raise ShapeError(f"split: sizes has {len(sizes)} entries for {ranks} ranks: give one for each")
