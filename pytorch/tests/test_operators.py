@@ -175,3 +175,15 @@ def test_sizes_are_not_baked_into_what_is_traced(alone):
     for rows in (2, 5):
         x = torch.randn(rows, 3, requires_grad=True)
         assert torch.equal(graph(x), 2 * x)
+
+
+def test_export(alone):
+    class Step(torch.nn.Module):
+        def forward(self, x):
+            gathered, sizes = tessera.all_gather(x, group=alone)
+            return tessera.split(gathered, 0, sizes, group=alone) + tessera.all_reduce(x, group=alone)
+
+    rows = {"x": {0: torch.export.Dim("rows")}}
+    exported = torch.export.export(Step(), (torch.ones(3, 2),), strict=False, dynamic_shapes=rows)
+    x = torch.randn(5, 2)
+    assert torch.equal(exported.module()(x), 2 * x)

@@ -110,7 +110,7 @@ def reduce(x, root=0, op="sum", *, group=None):
 def split(x, dim, sizes, *, group=None):
     """This rank's cut of an x that every rank has whole: a view. Local; its gradient is zero elsewhere."""
     x = _rows(x)
-    if torch.compiler.is_dynamo_compiling():
+    if torch.compiler.is_compiling():
         return _traced.split(x, dim, _sizes(sizes), None, name_of(group))
     rank, size = rank_and_size(group)
     sizes = sizes.tolist() if isinstance(sizes, torch.Tensor) else list(sizes)
