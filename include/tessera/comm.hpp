@@ -146,7 +146,7 @@ struct RunOptions {
 
 // Local. From now on `hook` is called by every rank of this process that waits for others, about ten times a second; what
 // it throws ends the call, and the communicator for all its ranks. For front ends whose user may interrupt a wait. Null:
-// none. Thread safety: any thread may set it; it is called on the waiting ones. Waits under MPI do not call it.
+// none. Thread safety: any thread may set it; it is called on the waiting ones.
 void set_wait_hook(void (*hook)());
 
 // Runs fn(comm) on `ranks` threads of this process and returns when all have

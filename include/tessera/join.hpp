@@ -1,5 +1,5 @@
-// join(): processes of one host become the ranks of a communicator without `tessera run`, where they have some other way to
-// tell each other a few small strings: a key-value store, as launchers of other frameworks have, or files.
+// join(): processes become the ranks of a communicator without `tessera run`, where they have some other way to tell each
+// other a few small strings: a key-value store, as launchers of other frameworks have, or files.
 #pragma once
 
 #include <chrono>
@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include <tessera/carrier.hpp>
 #include <tessera/comm.hpp>
 
 namespace tessera {
@@ -25,9 +26,13 @@ struct Meeting {
 // name, it is handed over privately to processes of the same user that know a secret of the meeting, and it goes with the
 // last of them. Who dies is noticed by the others, in join() and afterwards. May be called any number of times, also while
 // communicators of earlier calls live.
-// Collective among the processes. Throws Error where they are not on one host or not of one user, PeerLostError,
-// TimeoutError (which names who did not come) after options.timeout. Cost: four messages of the meeting, a thread and
-// size + 1 descriptors for as long as the communicator lives.
-Comm join(const Meeting& meeting, int rank, int size, const RunOptions& options = {});
+// Where they are on several hosts (or in several containers, or of several users), those of each host share memory, and what
+// make_carrier() returns carries the rest: see docs/many-machines.md. It is called on every rank then, and on none else.
+// Collective among the processes; all give a make_carrier or none does. Throws Error where they are not on one host and have
+// no carrier, PeerLostError, TimeoutError (which names who did not come) after options.timeout, and what make_carrier does.
+// Cost: four messages of the meeting, a thread and size + 1 descriptors for as long as the communicator lives; with a carrier
+// up to two threads for each peer.
+Comm join(const Meeting& meeting, int rank, int size, const RunOptions& options = {},
+          const MakeCarrier& make_carrier = nullptr);
 
 }  // namespace tessera

@@ -40,6 +40,12 @@ bool reached(uint32_t word, uint32_t target) { return static_cast<int32_t>((word
 
 void set_wait_hook(void (*hook)()) { wait_hook.store(hook, std::memory_order_release); }
 
+bool call_wait_hook() {
+  auto* const hook = wait_hook.load(std::memory_order_acquire);
+  if (hook != nullptr) hook();
+  return hook != nullptr;
+}
+
 size_t Board::bytes(int size) { return head_bytes() + static_cast<size_t>(size) * sizeof(Slot); }
 
 void Board::initialise(void* memory, int size) {
@@ -172,10 +178,7 @@ Waited Board::sleep_for(Slot& slot, Deadline deadline, int* lost) {
     if (now >= deadline) return Waited::timed_out;
     auto until = deadline;
     if (processes) until = std::min(until, now + std::chrono::milliseconds(200));
-    if (auto* const hook = wait_hook.load(std::memory_order_acquire); hook != nullptr) {
-      hook();
-      until = std::min(until, now + std::chrono::milliseconds(100));
-    }
+    if (call_wait_hook()) until = std::min(until, now + std::chrono::milliseconds(100));
     if (idle_) until = std::min(until, now + idle_());
     futex_wait(slot.step, word, until);
   }

@@ -34,6 +34,9 @@ inline constexpr size_t kRecordBytes =
 inline constexpr size_t kVerdictBytes = 8192;  // longest text of a verdict
 inline constexpr size_t kMostRanks = 4096;
 
+// Whether there is one (set_wait_hook()). Throws what it does.
+bool call_wait_hook();
+
 enum class Waited { reached, closed, timed_out };
 
 // Plain words: the memory may be mapped by processes at different addresses.

@@ -14,7 +14,9 @@
 
 #include <tessera/comm.hpp>
 
+#include "support/mailboxes.hpp"
 #include "support/processes.hpp"
+#include "transport/mpi/connect.hpp"
 
 namespace tessera::testing_support {
 
@@ -67,6 +69,22 @@ inline void on_mpi(int, const Body& body) {
   body(comm);
 }
 
+// Messages over a carrier; every rank is a host of its own.
+inline void on_carrier(int ranks, const Body& body) {
+  setenv("TESSERA_HOSTS", std::to_string(ranks).c_str(), 1);
+  const auto boxes = std::make_shared<Mailboxes>();
+  const RunOptions options{.timeout = std::chrono::seconds(120)};
+  run(
+      ranks,
+      [&](Comm& thread) {
+        auto carrier = std::make_shared<MailboxCarrier>(boxes, thread.rank());
+        Comm comm = mpi::connect(std::move(carrier), thread.rank(), ranks, options);
+        body(comm);
+      },
+      options);
+  unsetenv("TESSERA_HOSTS");
+}
+
 inline const std::vector<TransportUnderTest>& transports() {
   // Long enough for a sanitizer on a busy machine, short enough that a hang is an error and not the end of the suite.
   static const std::vector<TransportUnderTest> list = [] {
@@ -78,6 +96,7 @@ inline const std::vector<TransportUnderTest>& transports() {
     // Ways.OrdinaryMemoryMayBeReadByTheKernel is skipped, and says so, where this one is left out.
     if (attach_allowed()) all.push_back({"shm_attach", on_processes(shm::Way::attach)});
     // A sanitizer finds nothing here that it does not find in the ways above, and takes minutes.
+    if (!kSanitized) all.push_back({"carrier", on_carrier});  // Post.* has what is its own
     if (!kSanitized) all.push_back({"shm", on_processes(shm::Way::choose)});
     if (!kSanitized) all.push_back({"shm_in_place", on_processes(shm::Way::in_place)});
     return all;

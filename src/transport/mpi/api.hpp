@@ -1,12 +1,13 @@
 // What tessera asks of an MPI, as a table of functions without any type of its own. A small library for each MPI fills it
 // (shim.cpp) and is loaded when it is needed: so one build of tessera works with every MPI, and none is needed to build it.
+// Where there is no MPI, transport/post fills it over another engine.
 #pragma once
 
 #include <cstdint>
 
 namespace tessera::mpi {
 
-inline constexpr int32_t kApiVersion = 2;
+inline constexpr int32_t kApiVersion = 3;
 inline constexpr const char* kApiSymbol = "tessera_mpi_api";
 inline constexpr int kAnySource = -1;
 
@@ -45,7 +46,7 @@ struct Api {
   int (*barrier)(CommHandle comm) = nullptr;
   int (*rank_and_size)(CommHandle comm, int32_t* rank, int32_t* size) = nullptr;
 
-  // Blocks. Counts and places by rank, in units of so many bytes.
+  // Blocks; null: there is none. Counts and places by rank, in units of so many bytes.
   int (*all_gather_v)(const void* data, void* out, const int64_t* counts, const int64_t* places, int64_t unit_bytes,
                       int32_t rank, int32_t size, CommHandle comm) = nullptr;
 
@@ -59,6 +60,8 @@ struct Api {
   // Looks for a message without waiting; tag < 0: any.
   int (*find)(int32_t source, int32_t tag, CommHandle comm, int32_t* flag, Found* found) = nullptr;
   int (*irecv_found)(void* data, int64_t bytes, Found* found, RequestHandle* made) = nullptr;
+  // A rank that is lost and was not told of before; -1: none. Null: the launcher ends the job then.
+  int (*next_lost)(CommHandle comm, int32_t* rank) = nullptr;
 };
 
 }  // namespace tessera::mpi

@@ -9,6 +9,7 @@
 
 #include "comm/comm_state.hpp"
 #include "transport/mpi/hosted.hpp"
+#include "transport/post/post.hpp"
 
 namespace tessera {
 namespace mpi {
@@ -48,6 +49,12 @@ Comm connect(const std::string& mpi, const RunOptions& options) {
   Comm comm = take_duplicate(world, world->api().world(), options);
   check_size(mpi, comm.size());
   return comm;
+}
+
+Comm connect(std::shared_ptr<Carrier> carrier, int rank, int size, const RunOptions& options) {
+  const auto engine = std::make_shared<post::Post>(std::move(carrier), rank, size);
+  const auto all = reinterpret_cast<CommHandle>(&engine->all());
+  return take_duplicate(std::make_shared<World>(post::api(), engine), all, options);
 }
 
 }  // namespace mpi

@@ -40,7 +40,7 @@ std::string host_key(int rank, int size) {
   if (std::from_chars(text, end, hosts).ptr != end || hosts < 1) {
     throw Error(fmt::format("TESSERA_HOSTS is \"{:.40}\", not a number of hosts from 1 on", text));
   }
-  return fmt::format("{} host {} of {}", real, rank * hosts / size, hosts);
+  return fmt::format("{}/{}of{}", real, rank * hosts / size, hosts);
 }
 
 }  // namespace tessera::mpi

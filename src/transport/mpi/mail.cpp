@@ -229,6 +229,7 @@ void MailTicket::wait(Deadline deadline) {
   for (Patience patience; !mail_.is_over(message_); patience.pause()) {
     if (!patience.should_look_around()) continue;
     look_around_();
+    patience.heed_hook(Clock::now());
     if (Clock::now() >= deadline) throw PeerTrouble{PeerTrouble::timed_out, message_->peer};
   }
   const Message::State state = mail_.end(message_);

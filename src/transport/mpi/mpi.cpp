@@ -247,6 +247,7 @@ void MpiTransport::await(Done&& done, Missing&& missing, Deadline deadline) {
   for (Patience patience; !done(); patience.pause()) {
     if (!patience.should_look_around()) continue;
     const auto now = Clock::now();
+    patience.heed_hook(now);
     listen();
     world_->help_all();
     // A rank that left may have said its part before.
@@ -315,6 +316,7 @@ void MpiTransport::move(const Move& plan, std::span<const Tensor> mine, const Pe
     listen();
     world_->help_all();
     const auto now = Clock::now();
+    patience.heed_hook(now);
     const int peer = flow.waits_for();
     // What a rank sent before it left is on its way: only when nothing comes any more is it lost.
     if (!has_left(peer) || flow.taken() != taken) grace = now + kGrace;
@@ -366,6 +368,11 @@ void MpiTransport::listen() noexcept {
       dead_ = true;
       world_->give_up();
     }
+  }
+  for (int peer = next_lost(*world_, comm_); peer >= 0; peer = next_lost(*world_, comm_)) {
+    Peer& lost = peers_[static_cast<size_t>(peer)];
+    if (!lost.left) lost.farewell = "its process is gone, or out of reach";
+    lost.left = true;
   }
 }
 
@@ -419,7 +426,8 @@ std::unique_ptr<Transport> MpiTransport::subgroup(uint64_t, std::span<const int>
 }
 
 std::unique_ptr<Transport> MpiTransport::survivors(Deadline) {
-  throw Error("shrink() does not work on MPI: it has no communicator without the ranks that are lost. Start again");
+  throw Error(
+      "shrink() does not work between hosts: there is no communicator without the ranks that are lost. Start again");
 }
 
 }  // namespace tessera::mpi

@@ -8,6 +8,7 @@
 
 #include <tessera/error.hpp>
 
+#include "comm/board.hpp"
 #include "comm/fiber.hpp"
 
 namespace tessera::mpi {
@@ -21,7 +22,8 @@ std::shared_ptr<World> World::of(const std::string& mpi) {
   return world;
 }
 
-World::World(const Api& api) : api_(api), main_(std::this_thread::get_id()) {
+World::World(const Api& api, std::shared_ptr<void> engine)
+    : api_(api), main_(std::this_thread::get_id()), engine_(std::move(engine)) {
   int32_t flag = 0;
   check(api.is_finalized(&flag), "MPI_Finalized");
   if (flag != 0) throw Error("MPI was finalised in this process, and cannot be initialised again");
@@ -106,6 +108,9 @@ bool World::all_left(Grave& grave) {
   for (Control control; next_control(*this, grave.comm, control);) {
     if (control.text.starts_with("l")) grave.left[static_cast<size_t>(control.from)] = true;
   }
+  for (int r = next_lost(*this, grave.comm); r >= 0; r = next_lost(*this, grave.comm)) {
+    grave.left[static_cast<size_t>(r)] = true;
+  }
   for (const bool left : grave.left) {
     if (!left) return false;
   }
@@ -164,6 +169,12 @@ bool next_control(World& world, CommHandle comm, Control& control) {
   return true;
 }
 
+int next_lost(World& world, CommHandle comm) {
+  int32_t rank = -1;
+  if (world.api().next_lost != nullptr) world.api().next_lost(comm, &rank);
+  return rank;
+}
+
 // A look is about as dear as leaving the core, which may be the very one that a peer waits for: so it spins little.
 void Patience::pause() {
   constexpr int64_t kSpins = 20, kYields = 5000;
@@ -171,6 +182,12 @@ void Patience::pause() {
   if (let_others_go_on() || count_ < kSpins) return;
   if (count_ < kYields) sched_yield();
   else std::this_thread::sleep_for(std::chrono::microseconds(50));
+}
+
+void Patience::heed_hook(Deadline now) {
+  if (now < next_hook_) return;
+  next_hook_ = now + std::chrono::milliseconds(100);
+  call_wait_hook();
 }
 
 }  // namespace tessera::mpi

@@ -33,7 +33,8 @@ class World {
   // The one of this process for that MPI; made where there is none. Initialises MPI where nobody has, and finalises it then,
   // when the last of its communicators is gone.
   static std::shared_ptr<World> of(const std::string& mpi);
-  explicit World(const Api& api);
+  // `engine`: what the functions need, if anything; it goes when nothing of this is used any more.
+  explicit World(const Api& api, std::shared_ptr<void> engine = nullptr);
   ~World();
   World(const World&) = delete;
 
@@ -86,6 +87,7 @@ class World {
   std::list<Grave> graves_;
   std::mutex helpers_guard_;
   std::list<Helper*> helpers_;
+  const std::shared_ptr<void> engine_;  // goes first: it may use what is kept
 };
 
 // What a rank tells all others beside the calls: "l" and a farewell; "a", the kind of error as a character, and the text;
@@ -98,15 +100,20 @@ struct Control {
 };
 // The next one that has come; none yet: false.
 bool next_control(World& world, CommHandle comm, Control& control);
+// The next rank that is lost and was not told of before; -1: none.
+int next_lost(World& world, CommHandle comm);
 
 // Between two looks at whether something has come: spins at first, and then leaves the core to others.
 class Patience {
  public:
   void pause();
   bool should_look_around() const { return count_ % 32 == 31; }
+  // Lets whoever waits be interrupted (set_wait_hook()), about ten times a second. Throws what the hook does.
+  void heed_hook(Deadline now);
 
  private:
   int64_t count_ = 0;
+  Deadline next_hook_ = {};
 };
 
 }  // namespace tessera::mpi

@@ -31,11 +31,13 @@ std::shared_ptr<Segment> accept(const Invitation& invitation) {
 }
 
 std::string host_identity() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string identity;
-  std::getline(file, identity);
-  std::error_code none;
-  return fmt::format("{} {} {}", identity, std::filesystem::read_symlink("/proc/self/ns/pid", none).string(), getuid());
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  const auto name_space = [](const char* kind) {
+    std::error_code none;
+    return std::filesystem::read_symlink(std::filesystem::path("/proc/self/ns") / kind, none).string();
+  };
+  return fmt::format("{}/{}/{}/{}", boot, name_space("pid"), name_space("net"), geteuid());
 }
 
 }  // namespace tessera::shm

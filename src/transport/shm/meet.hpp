@@ -20,8 +20,8 @@ Invitation invite(const Segment& segment);
 // Throws Error where the process is gone, belongs to somebody else, or the file is no segment.
 std::shared_ptr<Segment> accept(const Invitation& invitation);
 
-// The same for two processes where one can open what the other has: the machine since it was started, and what is apart
-// in containers (processes and their files).
+// The same for two processes where one can open what the other has: the machine since it was started, what is apart in
+// containers (processes, sockets), and the user. A word.
 std::string host_identity();
 
 }  // namespace tessera::shm

@@ -1,5 +1,6 @@
-// Rank 0 makes the memory. All ranks tell the meeting who they are; rank 0 looks at that, and answers with the address of a
-// desk where it hands the memory's descriptor out, or with what is wrong, which then every rank throws.
+// All ranks tell the meeting who they are; rank 0 looks at that and answers. Where all are on one host it has made the memory,
+// and says at which desk it hands the descriptor out. Where they are not, they go on over a carrier, if they have one. Else it
+// says what is wrong, which then every rank throws.
 #include <tessera/join.hpp>
 
 #include <sys/utsname.h>
@@ -7,8 +8,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <sstream>
 #include <vector>
 
@@ -18,6 +17,8 @@
 #include <tessera/version.hpp>
 
 #include "comm/agreement.hpp"
+#include "transport/mpi/connect.hpp"
+#include "transport/mpi/hosts.hpp"
 #include "transport/shm/connect.hpp"
 #include "transport/shm/limits.hpp"
 #include "transport/shm/passing.hpp"
@@ -39,26 +40,18 @@ constexpr const char* kVersion = "tessera-" TESSERA_VERSION;
 // Who a rank is.
 struct Card {
   std::string version;
-  std::string host;       // the boot of a machine, and the namespaces of processes and of sockets there
+  std::string host;       // the same for ranks that can share memory
   std::string host_name;  // for people
   int64_t user = 0;
   Identity process;
 };
 
-std::string link_text(const char* path) {
-  std::error_code ignored;
-  return std::filesystem::read_symlink(path, ignored).string();
-}
-
-Card own_card() {
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+Card own_card(int rank, int size) {
   utsname system = {};
   uname(&system);
   std::string name = system.nodename;
   std::replace(name.begin(), name.end(), ' ', '_');
-  const std::string host = boot + "/" + link_text("/proc/self/ns/pid") + "/" + link_text("/proc/self/ns/net");
-  return {kVersion, host + "/" + name, name, geteuid(), own_identity()};
+  return {kVersion, mpi::host_key(rank, size), name, geteuid(), own_identity()};
 }
 
 std::string text_of(const Card& card) {
@@ -79,6 +72,7 @@ Card parse_card(const std::string& text, int rank) {
 
 std::string card_key(int rank) { return fmt::format("rank{}", rank); }
 constexpr const char* kAnswerKey = "answer";
+constexpr const char* kApart = "apart";
 
 // None after the deadline.
 std::optional<std::string> await_value(const Meeting& meeting, const std::string& key, Deadline deadline) {
@@ -100,30 +94,32 @@ std::optional<std::string> await_value(const Meeting& meeting, const std::string
                                  rank_list(missing), size));
 }
 
-void check_host(const Card& card, int rank, const Card& host) {
-  if (card.host != host.host) {
-    throw Error(fmt::format(
-        "tessera::join(): rank {} is on {}, rank 0 on {}{}: shared memory joins processes of one host and one "
-        "container",
-        rank, card.host_name, host.host_name, card.host_name == host.host_name ? ", in another container" : ""));
-  }
+[[noreturn]] void throw_apart(const Card& card, int rank, const Card& host) {
   if (card.user != host.user) {
     throw Error(
         fmt::format("tessera::join(): rank {} runs as user {}, rank 0 as user {}: shared memory is for one user", rank,
                     card.user, host.user));
   }
+  throw Error(fmt::format(
+      "tessera::join(): rank {} is on {}, rank 0 on {}{}: shared memory joins processes of one host and one container. "
+      "Between hosts a carrier is needed, or an MPI's launcher",
+      rank, card.host_name, host.host_name, card.host_name == host.host_name ? ", in another container" : ""));
 }
 
-std::vector<Identity> collect(const Meeting& meeting, const Card& own, int size, Deadline deadline) {
-  std::vector<Identity> ranks{own.process};
+std::vector<Card> collect(const Meeting& meeting, const Card& own, int size, Deadline deadline) {
+  std::vector<Card> cards{own};
   for (int r = 1; r < size; ++r) {
     const auto text = await_value(meeting, card_key(r), deadline);
     if (!text) throw_late(meeting, size);
-    const Card card = parse_card(*text, r);
-    check_host(card, r, own);
-    ranks.push_back(card.process);
+    cards.push_back(parse_card(*text, r));
   }
-  return ranks;
+  return cards;
+}
+
+// The first that is not on rank 0's; 0: there is none.
+int first_apart(const std::vector<Card>& cards) {
+  const auto apart = std::find_if(cards.begin(), cards.end(), [&](const Card& c) { return c.host != cards[0].host; });
+  return apart == cards.end() ? 0 : static_cast<int>(apart - cards.begin());
 }
 
 std::shared_ptr<Segment> make_segment(std::span<const Identity> ranks) {
@@ -134,12 +130,20 @@ std::shared_ptr<Segment> make_segment(std::span<const Identity> ranks) {
   return segment;
 }
 
-std::shared_ptr<Segment> be_host(const Meeting& meeting, const Card& own, int size, Deadline deadline) {
+// Null: over the carrier.
+std::shared_ptr<Segment> be_host(const Meeting& meeting, const Card& own, int size, bool has_carrier,
+                                 Deadline deadline) {
   std::vector<Identity> ranks;
   std::shared_ptr<Segment> segment;
   std::optional<Desk> desk;
   try {
-    ranks = collect(meeting, own, size, deadline);
+    const auto cards = collect(meeting, own, size, deadline);
+    if (const int rank = first_apart(cards); rank != 0) {
+      if (!has_carrier) throw_apart(cards[static_cast<size_t>(rank)], rank, own);
+      meeting.set(kAnswerKey, kApart);
+      return nullptr;
+    }
+    for (const Card& card : cards) ranks.push_back(card.process);
     segment = make_segment(ranks);
     desk.emplace();
   } catch (const TimeoutError& e) {
@@ -169,6 +173,7 @@ std::shared_ptr<Segment> be_guest(const Meeting& meeting, const Card& own, int r
     check_host_lives(host, own);
     if (Clock::now() >= deadline) throw_late(meeting, size);
   }
+  if (*answer == kApart) return nullptr;
   std::istringstream words(*answer);
   std::string verdict, rest;
   words >> verdict;
@@ -185,7 +190,7 @@ std::shared_ptr<Segment> be_guest(const Meeting& meeting, const Card& own, int r
 }  // namespace
 }  // namespace shm
 
-Comm join(const Meeting& meeting, int rank, int size, const RunOptions& options) {
+Comm join(const Meeting& meeting, int rank, int size, const RunOptions& options, const MakeCarrier& make_carrier) {
   if (size < 1 || size > shm::kMaxRanks || rank < 0 || rank >= size) {
     throw Error(fmt::format("tessera::join(): rank {} of {}: ranks are 0 to size - 1, and at most {} of them", rank,
                             size, shm::kMaxRanks));
@@ -196,10 +201,14 @@ Comm join(const Meeting& meeting, int rank, int size, const RunOptions& options)
   if (size == 1) return alone(options);
   const shm::Way way = shm::parse_way(std::getenv("TESSERA_SHM_WAY"));
   const Deadline deadline = shm::deadline_of(options);
-  const shm::Card own = shm::own_card();
+  const shm::Card own = shm::own_card(rank, size);
   meeting.set(shm::card_key(rank), shm::text_of(own));
-  auto segment =
-      rank == 0 ? shm::be_host(meeting, own, size, deadline) : shm::be_guest(meeting, own, rank, size, deadline);
+  auto segment = rank == 0 ? shm::be_host(meeting, own, size, make_carrier != nullptr, deadline)
+                           : shm::be_guest(meeting, own, rank, size, deadline);
+  if (segment == nullptr && make_carrier == nullptr) {
+    throw Error(fmt::format("tessera::join(): rank {} has no carrier between hosts, and rank 0 has", rank));
+  }
+  if (segment == nullptr) return mpi::connect(make_carrier(), rank, size, options);
   return shm::connect(std::move(segment), rank, way, options, deadline);
 }
 

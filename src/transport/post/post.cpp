@@ -1,0 +1,243 @@
+#include "transport/post/post.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <numeric>
+#include <thread>
+
+#include "transport/post/line.hpp"
+
+namespace tessera::post {
+namespace {
+
+constexpr int32_t kSplitTag = 0;  // no caller's
+
+bool fits(int wanted, int32_t wanted_tag, int from, int64_t tag) {
+  return (wanted < 0 || wanted == from) && (wanted_tag < 0 || wanted_tag == tag);
+}
+
+// All members work out the same number for a new communicator, and no other is likely to have it.
+uint64_t mix(uint64_t a, uint64_t b) {
+  uint64_t x = a ^ (b + 0x9e3779b97f4a7c15u + (a << 6) + (a >> 2));
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+}  // namespace
+
+void fill(Request& request, const void* data, int64_t bytes) {
+  if (bytes > request.bytes) request.code = kTooLong;
+  else if (bytes > 0) std::memcpy(request.data, data, static_cast<size_t>(bytes));
+  request.done = true;
+}
+
+int Communicator::place_of(int member) const {
+  return static_cast<int>(std::find(members.begin(), members.end(), member) - members.begin());
+}
+
+Post::Post(std::shared_ptr<Carrier> carrier, int rank, int size) : carrier_(std::move(carrier)), rank_(rank) {
+  all_ = &known(0);
+  all_->rank = rank;
+  all_->members.resize(static_cast<size_t>(size));
+  std::iota(all_->members.begin(), all_->members.end(), 0);
+  all_->told_lost.resize(static_cast<size_t>(size));
+  lines_.resize(static_cast<size_t>(size));
+  for (int r = 0; r < size; ++r) {
+    if (r != rank) lines_[static_cast<size_t>(r)] = std::make_unique<Line>(*this, r);
+  }
+}
+
+Post::~Post() {
+  const Deadline end = Clock::now() + std::chrono::seconds(1);
+  for (const auto& line : lines_) {
+    if (line != nullptr) line->flush(end);
+  }
+  for (const auto& line : lines_) {
+    if (line != nullptr) line->stop();
+  }
+  lines_.clear();
+}
+
+Communicator& Post::known(uint64_t id) {
+  auto& comm = comms_[id];
+  if (comm == nullptr) {
+    comm = std::make_unique<Communicator>();
+    comm->post = this;
+    comm->id = id;
+  }
+  return *comm;
+}
+
+Request* Post::send(Communicator& comm, const void* data, int64_t bytes, int to, int32_t tag) {
+  const Head head{comm.id, bytes, tag};
+  const int peer = comm.members[static_cast<size_t>(to)];
+  auto request = std::make_unique<Request>();
+  if (peer == rank_) {
+    deliver(rank_, head, data);
+    request->done = true;
+  } else {
+    request->done = Line::copies(bytes);
+    lines_[static_cast<size_t>(peer)]->send(head, data, request->done ? nullptr : request.get());
+  }
+  return request.release();
+}
+
+Request* Post::receive(Communicator& comm, void* data, int64_t bytes, int from, int32_t tag) {
+  auto request = std::make_unique<Request>();
+  request->comm = &comm;
+  request->data = data;
+  request->bytes = bytes;
+  request->tag = tag;
+  std::lock_guard lock(guard_);
+  request->from = from < 0 ? from : comm.members[static_cast<size_t>(from)];
+  const auto found = std::find_if(comm.arrived.begin(), comm.arrived.end(), [&](const Arrived& message) {
+    return message.taker == nullptr && fits(request->from, tag, message.from, message.tag);
+  });
+  if (found == comm.arrived.end()) {
+    comm.posted.push_back(request.get());
+  } else if (found->whole) {
+    fill(*request, found->data.data(), static_cast<int64_t>(found->data.size()));
+    comm.arrived.erase(found);
+  } else {
+    request->filling = true;
+    found->taker = request.get();
+  }
+  return request.release();
+}
+
+// What is coming in is over soon, well or not.
+void Post::cancel(Request& receive) {
+  std::lock_guard lock(guard_);
+  receive.given_up = true;
+  if (receive.filling || receive.done) return;
+  receive.comm->posted.remove(&receive);
+  receive.done = true;
+}
+
+bool Post::find(Communicator& comm, int from, int32_t tag, mpi::Found& found) {
+  std::lock_guard lock(guard_);
+  const int peer = from < 0 ? from : comm.members[static_cast<size_t>(from)];
+  const auto first = std::find_if(comm.arrived.begin(), comm.arrived.end(), [&](const Arrived& message) {
+    return message.taker == nullptr && fits(peer, tag, message.from, message.tag);
+  });
+  if (first == comm.arrived.end() || !first->whole) return false;
+  auto taken = std::make_unique<Arrived>(std::move(*first));
+  comm.arrived.erase(first);
+  found.source = comm.place_of(taken->from);
+  found.tag = taken->tag;
+  found.bytes = static_cast<int64_t>(taken->data.size());
+  found.message = reinterpret_cast<uint64_t>(taken.release());
+  return true;
+}
+
+Post::Target Post::begin(int from, const Head& head) {
+  std::lock_guard lock(guard_);
+  Target target{.comm = &known(head.comm)};
+  auto& posted = target.comm->posted;
+  const auto found = std::find_if(posted.begin(), posted.end(), [&](const Request* request) {
+    return fits(request->from, request->tag, from, head.tag);
+  });
+  if (found != posted.end()) {
+    target.request = *found;
+    target.request->filling = true;
+    posted.erase(found);
+    if (head.bytes > target.request->bytes) {
+      target.request->code = kTooLong;
+      target.waste.resize(static_cast<size_t>(head.bytes));
+    }
+    return target;
+  }
+  auto& arrived = target.comm->arrived;
+  target.aside = arrived.insert(
+      arrived.end(), {from, static_cast<int32_t>(head.tag), std::vector<std::byte>(static_cast<size_t>(head.bytes))});
+  return target;
+}
+
+// Not well: the rest of it never comes, and whoever waits for it has to give it up.
+void Post::end(Target& target, bool well) {
+  std::lock_guard lock(guard_);
+  Request* request = target.request;
+  if (request == nullptr) {
+    target.aside->whole = well;
+    request = target.aside->taker;
+    if (request == nullptr && well) return;
+    const Arrived message = std::move(*target.aside);
+    target.comm->arrived.erase(target.aside);
+    if (request == nullptr) return;
+    if (well) return fill(*request, message.data.data(), static_cast<int64_t>(message.data.size()));
+  }
+  // Who sees that it is done may delete it.
+  request->filling = false;
+  if (well || request->given_up) request->done = true;
+}
+
+void Post::deliver(int from, const Head& head, const void* data) {
+  Target target = begin(from, head);
+  if (head.bytes > 0) std::memcpy(target.data(), data, static_cast<size_t>(head.bytes));
+  end(target, true);
+}
+
+Communicator& Post::make(Communicator& parent, uint64_t kind, std::vector<int> members) {
+  std::lock_guard lock(guard_);
+  Communicator& comm = known(mix(mix(parent.id, ++parent.children), kind));
+  comm.members = std::move(members);
+  comm.rank = comm.place_of(rank_);
+  comm.told_lost.resize(comm.members.size());
+  return comm;
+}
+
+Communicator& Post::duplicate(Communicator& comm) { return make(comm, UINT64_MAX, comm.members); }
+
+int Post::split(Communicator& comm, int32_t color, int32_t key, Communicator*& made) {
+  const size_t size = comm.members.size();
+  std::vector<std::array<int32_t, 2>> chosen(size);
+  const std::array<int32_t, 2> mine{color, key};
+  chosen[static_cast<size_t>(comm.rank)] = mine;
+  std::vector<std::unique_ptr<Request>> requests(size);
+  for (size_t r = 0; r < size; ++r) {
+    if (static_cast<int>(r) == comm.rank) continue;
+    requests[r].reset(receive(comm, &chosen[r], sizeof(mine), static_cast<int>(r), kSplitTag));
+    delete send(comm, &mine, sizeof(mine), static_cast<int>(r), kSplitTag);  // few bytes: it is done
+  }
+  int code = 0;
+  for (size_t r = 0; r < size; ++r) {
+    while (requests[r] != nullptr && !requests[r]->done) {
+      if (lines_[static_cast<size_t>(comm.members[r])]->lost()) {
+        code = kLost;
+        cancel(*requests[r]);
+      } else {
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+      }
+    }
+  }
+  if (code != 0) return code;
+  std::vector<std::pair<int32_t, int>> order;
+  for (size_t r = 0; r < size; ++r) {
+    if (chosen[r][0] == color) order.emplace_back(chosen[r][1], comm.members[r]);
+  }
+  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<int> members;
+  for (const auto& [place, member] : order) members.push_back(member);
+  if (color >= 0) made = &make(comm, static_cast<uint64_t>(color), std::move(members));
+  else ++comm.children;  // it stays in step with those that make one
+  return 0;
+}
+
+void Post::free(Communicator& comm) {
+  std::lock_guard lock(guard_);
+  comms_.erase(comm.id);
+}
+
+int Post::next_lost(Communicator& comm) {
+  for (size_t r = 0; r < comm.members.size(); ++r) {
+    const auto& line = lines_[static_cast<size_t>(comm.members[r])];
+    if (line == nullptr || !line->lost() || comm.told_lost[r]) continue;
+    comm.told_lost[r] = true;
+    return static_cast<int>(r);
+  }
+  return -1;
+}
+
+}  // namespace tessera::post
