@@ -264,6 +264,9 @@ void MpiTransport::exchange(const Saying& mine, uint64_t call, std::vector<std::
                             Deadline deadline) {
   world_->check_thread();
   peers_[static_cast<size_t>(rank_)].call = call;
+  // What others said before they gave this call up is there: without this it would succeed here and fail there.
+  listen();
+  if (dead_) throw PeerTrouble{PeerTrouble::closed, rank_};
   look_in(Moment::before_announce);
   if (mine.meanwhile != nullptr) mine.meanwhile->meanwhile();
   const Head head{call, mine.bytes.size()};
