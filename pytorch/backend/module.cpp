@@ -5,6 +5,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/utils/pybind.h>
 
+#include "carrier.hpp"
 #include "convert.hpp"
 #include "process_group.hpp"
 
@@ -39,13 +40,29 @@ Meeting meeting_in(const c10::intrusive_ptr<c10d::Store>& store, const std::stri
   return {set, get};
 }
 
+std::shared_ptr<Carrier> carrier_over(const py::object& engine) {
+  return std::make_shared<GroupCarrier>(engine.cast<c10::intrusive_ptr<c10d::Backend>>());
+}
+
+// For tessera._core, which does not know torch: it takes the carrier out.
+py::capsule carrier_capsule(const py::object& engine) {
+  using Held = std::shared_ptr<Carrier>;
+  return py::capsule(new Held(carrier_over(engine)), "tessera.Carrier", [](PyObject* capsule) {
+    delete static_cast<Held*>(PyCapsule_GetPointer(capsule, "tessera.Carrier"));
+  });
+}
+
 c10::intrusive_ptr<ProcessGroupTessera> make_group(const c10::intrusive_ptr<c10d::Store>& store,
                                                    const std::string& prefix, int rank, int size, double timeout_s,
-                                                   const std::string& name) {
+                                                   const std::string& name, const py::object& make_engine) {
   constexpr double kLongestSeconds = 365.0 * 24 * 3600;
   const std::chrono::milliseconds timeout(static_cast<int64_t>(std::min(timeout_s, kLongestSeconds) * 1000));
   try {
-    return c10::make_intrusive<ProcessGroupTessera>(meeting_in(store, prefix), rank, size, timeout, name);
+    const MakeCarrier make_carrier = [&make_engine] {
+      const py::gil_scoped_acquire acquire;
+      return carrier_over(make_engine());
+    };
+    return c10::make_intrusive<ProcessGroupTessera>(meeting_in(store, prefix), rank, size, timeout, name, make_carrier);
   } catch (...) {
     std::rethrow_exception(as_torch(std::current_exception()));
   }
@@ -88,8 +105,13 @@ PYBIND11_MODULE(_backend, module) {
                                               {"exchanges", stats.exchanges},
                                               {"bytes_received", stats.bytes_received},
                                               {"bytes_attached", stats.bytes_attached},
-                                              {"bytes_staged", stats.bytes_staged}};
+                                              {"bytes_staged", stats.bytes_staged},
+                                              {"bytes_within_host", stats.bytes_within_host},
+                                              {"bytes_between_hosts", stats.bytes_between_hosts}};
       });
-  module.def("make_group", safely(make_group), py::arg("store"), py::arg("prefix"), py::arg("rank"), py::arg("size"),
-             py::arg("timeout_s"), py::arg("name"));
+  module.def(
+      "make_group", safely(make_group), py::arg("store"), py::arg("prefix"), py::arg("rank"), py::arg("size"),
+      py::arg("timeout_s"), py::arg("name"), py::arg("make_engine"),
+      "Collective. `make_engine` makes the backend that carries messages between hosts, where there are several.");
+  module.def("carrier", carrier_capsule, py::arg("engine"));
 }

@@ -95,9 +95,9 @@ void tell_all(Comm& comm, OpCode op, const std::exception_ptr& problem) {
 }  // namespace
 
 ProcessGroupTessera::ProcessGroupTessera(const Meeting& meeting, int rank, int size, std::chrono::milliseconds timeout,
-                                         const std::string& name)
+                                         const std::string& name, const MakeCarrier& make_carrier)
     : Backend(rank, size), timeout_(timeout) {
-  comm_ = join(meeting, rank, size, {.name = name, .timeout = checked(timeout)});
+  comm_ = join(meeting, rank, size, {.name = name, .timeout = checked(timeout)}, make_carrier);
   init();
 }
 

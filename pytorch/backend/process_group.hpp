@@ -1,4 +1,5 @@
-// ProcessGroupTessera: the c10d backend "tessera", for tensors on the CPU and ranks on one host.
+// ProcessGroupTessera: the c10d backend "tessera", for tensors on the CPU. Ranks of one host share memory; between hosts a
+// carrier carries what they move.
 //
 // All collectives of c10d are calls on one communicator; each checks that the ranks agree. Where c10d takes lists of
 // tensors, their shapes may be any: their elements are moved in order. Where it takes one tensor that all ranks have alike
@@ -25,9 +26,9 @@ class ProcessGroupTessera : public c10d::Backend {
   using Tensors = std::vector<at::Tensor>;
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-  // Collective among the ranks. Throws what tessera::join() throws, and what the meeting does.
+  // Collective among the ranks. Throws what tessera::join() throws, and what the meeting and make_carrier do.
   ProcessGroupTessera(const Meeting& meeting, int rank, int size, std::chrono::milliseconds timeout,
-                      const std::string& name);
+                      const std::string& name, const MakeCarrier& make_carrier);
   ~ProcessGroupTessera() override;
 
   const std::string getBackendName() const override { return "tessera"; }

@@ -180,9 +180,9 @@ RunOptions options_of(const std::string& name, double timeout) {
   return options;
 }
 
-// get(key, seconds) answers with bytes, or None when the time is over.
+// get(key, seconds) answers with bytes, or None when the time is over; make_carrier() with a capsule, if it is not None.
 std::shared_ptr<Comm> join_processes(const nb::callable& set, const nb::callable& get, int rank, int size,
-                                     const std::string& name, double timeout) {
+                                     const std::string& name, double timeout, const nb::object& make_carrier) {
   const Meeting meeting{[&](const std::string& key, const std::string& value) {
                           nb::gil_scoped_acquire gil;
                           set(key, nb::bytes(value.data(), value.size()));
@@ -194,8 +194,18 @@ std::shared_ptr<Comm> join_processes(const nb::callable& set, const nb::callable
                           const auto bytes = nb::cast<nb::bytes>(answer);
                           return std::string(bytes.c_str(), bytes.size());
                         }};
+  MakeCarrier carrier;
+  if (!make_carrier.is_none()) {
+    carrier = [&make_carrier] {
+      nb::gil_scoped_acquire gil;
+      const nb::object capsule = make_carrier();
+      void* const held = PyCapsule_GetPointer(capsule.ptr(), "tessera.Carrier");
+      if (held == nullptr) throw nb::python_error();
+      return *static_cast<std::shared_ptr<Carrier>*>(held);
+    };
+  }
   nb::gil_scoped_release no_gil;
-  return std::make_shared<Comm>(join(meeting, rank, size, options_of(name, timeout)));
+  return std::make_shared<Comm>(join(meeting, rank, size, options_of(name, timeout), carrier));
 }
 
 nb::dict stats_of(const Comm& comm) {
@@ -211,6 +221,8 @@ nb::dict stats_of(const Comm& comm) {
   dict["bytes_copied"] = s.bytes_copied;
   dict["allocations"] = s.allocations;
   dict["bytes_allocated"] = s.bytes_allocated;
+  dict["bytes_within_host"] = s.bytes_within_host;
+  dict["bytes_between_hosts"] = s.bytes_between_hosts;
   return dict;
 }
 

@@ -55,6 +55,7 @@ def join(
     *,
     name: str = "world",
     timeout: float = 300.0,
+    make_carrier: Callable[[], Any] | None = None,
 ) -> Comm: ...
 def run(ranks: int, fn: Callable[..., _T], *args: Any, name: str = "world", timeout: float = 300.0) -> list[_T]: ...
 def all_gather(

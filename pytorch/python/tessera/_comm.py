@@ -90,14 +90,16 @@ def thread_comm():
     return getattr(_local, "comm", None)
 
 
-def join(set, get, rank, size, *, name="world", timeout=300.0):
-    """The communicator of `size` processes of one host that nobody started as ranks; this one is `rank`. Collective.
+def join(set, get, rank, size, *, name="world", timeout=300.0, make_carrier=None):
+    """The communicator of `size` processes that nobody started as ranks; this one is `rank`. Collective.
 
     They find each other through set(key, value) and get(key, seconds), of a key-value store that all of them reach:
-    values are bytes, and get() returns None when the time is over. Keys must be new to the store. Raises Error where the
-    processes are not on one host, TimeoutError with the names of those that did not come.
+    values are bytes, and get() returns None when the time is over. Keys must be new to the store. Where they are on
+    several hosts, make_carrier() is called for what carries messages between those: a function that returns
+    tessera._backend.carrier(group), of a backend of torch.distributed that nobody else uses. Raises Error where there
+    is none and the processes are not on one host, TimeoutError with the names of those that did not come.
     """
-    return Comm(_core.join(set, get, rank, size, name, timeout))
+    return Comm(_core.join(set, get, rank, size, name, timeout, make_carrier))
 
 
 def run(ranks, fn, *args, name="world", timeout=300.0):

@@ -9,8 +9,9 @@ import weakref
 import torch
 import torch.distributed as dist
 
-from . import _torch, arrays
+from . import _backend, _torch, arrays
 from ._comm import Comm, join, process_comm, thread_comm
+from .backend import engine_between_hosts
 
 _guard = threading.Lock()
 _locks = weakref.WeakKeyDictionary()
@@ -22,9 +23,9 @@ _joined = collections.Counter()
 
 
 def comm_of(group):
-    """The communicator of a ProcessGroup's ranks, whatever its own backend is: they share memory, and find each other
-    through the group's store. Collective the first time. Where that failed it fails again: ranks that try it another
-    time, each for itself, would not meet."""
+    """The communicator of a ProcessGroup's ranks, whatever its own backend is: they find each other through the group's
+    store, and share memory; between hosts a Gloo group of their own carries what they move. Collective the first time.
+    Where that failed it fails again: ranks that try it another time, each for itself, would not meet."""
     reference, known = _known.get(id(group), _unknown)
     if reference() is not group:
         known = _met(_member_of(group))
@@ -89,13 +90,20 @@ def _meet(group, place, rank, size, name):
             pause = min(2 * pause, 0.005)
         return store.get(prefix + key)
 
+    timeout = _timeout_of(group)
+
+    def make_carrier():
+        engine = engine_between_hosts(dist.PrefixStore(prefix, store), rank, size, timeout)
+        return _backend.carrier(engine)
+
     return join(
         lambda key, value: store.set(prefix + key, value),
         get,
         rank,
         size,
         name=name,
-        timeout=_timeout_of(group).total_seconds(),
+        timeout=timeout.total_seconds(),
+        make_carrier=make_carrier,
     )
 
 

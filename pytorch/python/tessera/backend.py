@@ -1,4 +1,5 @@
-"""The c10d backend "tessera": torch.distributed over shared memory, for tensors on the CPU and ranks on one host.
+"""The c10d backend "tessera": torch.distributed over shared memory, for tensors on the CPU. Between hosts Gloo carries
+what it moves.
 
 Importing this module registers it; then ``dist.init_process_group("tessera")`` or ``"cpu:tessera,cuda:nccl"`` works
 under torchrun and spawn, and so do DDP, FSDP2 and DTensor. See docs/pytorch-backend.md.
@@ -30,16 +31,26 @@ __all__ = ["ProcessGroupTessera", "register"]
 _made = collections.Counter()
 
 
+def engine_between_hosts(store, rank, size, timeout):
+    """What carries messages between hosts: a Gloo group that nobody else uses. Collective."""
+    if not dist.is_gloo_available():
+        raise RuntimeError("the ranks are on several hosts, and this PyTorch has no Gloo to carry messages between them")
+    return dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, timeout)
+
+
 def _create(options, _):
     name = "world" if not dist.is_initialized() else f"group {options.group_id}"
     _made[options.group_id] += 1
+    prefix = f"tessera{_made[options.group_id]}/"
+    store, rank, size = options.store, options.group_rank, options.group_size
     return make_group(
-        store=options.store,
-        prefix=f"tessera{_made[options.group_id]}/",
-        rank=options.group_rank,
-        size=options.group_size,
+        store=store,
+        prefix=prefix,
+        rank=rank,
+        size=size,
         timeout_s=options.timeout.total_seconds(),
         name=name,
+        make_engine=lambda: engine_between_hosts(dist.PrefixStore(prefix, store), rank, size, options.timeout),
     )
 
 

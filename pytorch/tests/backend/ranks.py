@@ -36,7 +36,9 @@ def start_group(rank, size, store_file, backend="tessera", timeout_s=60.0):
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout_s))
 
 
-def _be_rank(results, rank, size, folder, backend, timeout_s, fn, args):
+def _be_rank(results, rank, size, folder, backend, timeout_s, hosts, fn, args):
+    if hosts is not None:
+        os.environ["TESSERA_HOSTS"] = str(hosts)
     torch.set_num_threads(1)
     torch.manual_seed(1234)
     try:
@@ -50,13 +52,16 @@ def _be_rank(results, rank, size, folder, backend, timeout_s, fn, args):
         results.put((rank, traceback.format_exc(), None))
 
 
-def run_ranks(size, fn, *args, backend="tessera", timeout_s=60.0, limit_s=150.0, may_die=()):
+def run_ranks(size, fn, *args, backend="tessera", timeout_s=60.0, limit_s=150.0, may_die=(), hosts=None):
     """fn(rank, size, *args) on `size` processes, in a default group of `backend` (None: in no group). Returns what it
-    returned, by rank. A rank in `may_die` need not report. Raises RankFailed with the tracebacks."""
+    returned, by rank. A rank in `may_die` need not report. The ranks take each other for those of `hosts` hosts.
+    Raises RankFailed with the tracebacks."""
     with tempfile.TemporaryDirectory() as folder:
         results = _context.Queue()
         ranks = [
-            forked_process(target=_be_rank, args=(results, r, size, folder, backend, timeout_s, fn, args), daemon=True)
+            forked_process(
+                target=_be_rank, args=(results, r, size, folder, backend, timeout_s, hosts, fn, args), daemon=True
+            )
             for r in range(size)
         ]
         for process in ranks:
