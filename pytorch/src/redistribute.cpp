@@ -61,8 +61,15 @@ std::string key_of(Name source, Name target, Name plan) {
 }
 
 Plan make_plan(const Dims& shape, DType dtype, Name source, Name target, Name plan, double scale) {
-  if (!plan.empty()) return Plan::from_json(std::string(plan));
   const Layout from = parse_layout(source), to = parse_layout(target);
+  if (!plan.empty()) {
+    Plan given = Plan::from_json(std::string(plan));
+    // Who only works out shapes goes by the layouts, and must not be told otherwise by them.
+    if (given.shape() == shape && given.from() == from.resolved(shape) && given.to() == to.resolved(shape))
+      return given;
+    throw ShapeError(
+        fmt::format("the plan is for {}, and not from {} to {} of {}", given.text(), source, target, shape));
+  }
   const Topology topology = Topology::dtensor(from.mesh(), to.mesh(), 8);
   const Plan cheapest = tessera::plan(from, to, shape, dtype, topology);
   if (scale == 1) return cheapest;
