@@ -86,9 +86,34 @@ struct Taken<std::string_view> {
   }
 };
 
+template <class T>
+struct Taken<std::vector<T>> {
+  static bool fits(PyObject* object) {
+    if (!PyList_CheckExact(object)) return false;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(object); ++i) {
+      if (!Taken<T>::fits(PyList_GET_ITEM(object, i))) return false;
+    }
+    return true;
+  }
+  static std::vector<T> of(PyObject* object) {
+    std::vector<T> list;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(object); ++i) list.push_back(Taken<T>::of(PyList_GET_ITEM(object, i)));
+    return list;
+  }
+};
+
 inline PyObject* given(const at::Tensor& tensor) { return THPVariable_Wrap(tensor); }
 inline PyObject* given(const std::tuple<at::Tensor, at::Tensor>& pair) {
   return Py_BuildValue("NN", given(std::get<0>(pair)), given(std::get<1>(pair)));
+}
+
+template <class T>
+PyObject* given(const std::vector<T>& results) {
+  PyObject* const list = PyList_New(static_cast<Py_ssize_t>(results.size()));
+  for (size_t i = 0; list != nullptr && i < results.size(); ++i) {
+    PyList_SET_ITEM(list, static_cast<Py_ssize_t>(i), given(results[i]));
+  }
+  return list;
 }
 
 // The same call through torch.ops.

@@ -133,6 +133,9 @@ PyMethodDef methods[] = {
     {"redistribute_at", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(redistribute_at)), METH_FASTCALL,
      "redistribute_at(file, line, recorded_elsewhere, *arguments): the operator, called from there; and whether the "
      "caller gives the result its history"},
+    // No operators, as these take lists: for plain tensors only.
+    entry<"all_reduce_list", torch_front::all_reduce_list>(),
+    entry<"all_gather_list", torch_front::all_gather_list>(),
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -6,7 +6,26 @@
 #include "recorded.hpp"
 #include "redistribute.hpp"
 
-namespace tessera::torch_front::with_gradient {
+namespace tessera::torch_front {
+
+double linear(std::string_view op, double factor, std::string_view comm, const char* what) {
+  const auto found = weight(op, factor, torch_comm(comm).size());
+  if (!found) {
+    throw Error(fmt::format("{}: {} has no linear adjoint: detach x, or differentiate it by hand", what, op));
+  }
+  return *found;
+}
+
+Backward backward_of_gather(std::string_view grad, int64_t dim, const at::Tensor& sizes, c10::SymInt own, double scale,
+                            const std::string& comm) {
+  if (grad == "slice") {
+    return [=](const at::Tensor& g) { return call::split(g, dim, sizes, own, comm); };
+  }
+  const std::string_view op = grad == "mean" ? "avg" : scale != 1 ? "premul_sum" : "sum";
+  return [=](const at::Tensor& g) { return call::reduce_scatter(g, dim, sizes, own, op, scale, comm); };
+}
+
+namespace with_gradient {
 namespace {
 
 using call::Name;
@@ -14,30 +33,11 @@ using call::OptionalInt;
 using call::OptionalShape;
 using call::Pair;
 
-int ranks_of(Name comm) { return torch_comm(comm).size(); }
 bool is_root(Name comm, int64_t root) { return torch_comm(comm).rank() == root; }
-
-// The weight of each term; an error at once, and not first in backward(), which may be far away.
-double linear(Name op, double factor, Name comm, const char* what) {
-  const auto found = weight(op, factor, ranks_of(comm));
-  if (!found) {
-    throw Error(fmt::format("{}: {} has no linear adjoint: detach x, or differentiate it by hand", what, op));
-  }
-  return *found;
-}
 
 // What backward() will need of sizes that are the caller's to write to.
 at::Tensor kept(const at::Tensor& sizes) { return copy_of_sizes(sizes); }
 OptionalTensor kept(const OptionalTensor& sizes) { return sizes ? OptionalTensor(copy_of_sizes(*sizes)) : sizes; }
-
-Backward backward_of_gather(Name grad, int64_t dim, const at::Tensor& sizes, c10::SymInt own, double scale,
-                            const std::string& comm) {
-  if (grad == "slice") {
-    return [=](const at::Tensor& g) { return call::split(g, dim, sizes, own, comm); };
-  }
-  const Name op = grad == "mean" ? "avg" : scale != 1 ? "premul_sum" : "sum";
-  return [=](const at::Tensor& g) { return call::reduce_scatter(g, dim, sizes, own, op, scale, comm); };
-}
 
 Pair all_gather(const at::Tensor& x, int64_t dim, const OptionalTensor& sizes, OptionalInt total, Name grad,
                 double scale, Name comm) {
@@ -243,6 +243,7 @@ TORCH_LIBRARY_IMPL(tessera, Autograd, m) {
   m.impl("redistribute", TORCH_FN(redistribute_with_gradient));
 }
 
-}  // namespace tessera::torch_front::with_gradient
+}  // namespace with_gradient
+}  // namespace tessera::torch_front
 
 void tessera::torch_front::keep_gradients() {}

@@ -203,10 +203,15 @@ int64_t take_flags() {
 
 }  // namespace
 
-tessera::detail::Outcome Arguments::execute(Comm& comm, tessera::detail::Description description) {
-  const Site site = take_site();
+tessera::detail::Description Arguments::complete(tessera::detail::Description description) const {
   description.flags = take_flags();
   description.problem = problem_;
+  return description;
+}
+
+tessera::detail::Outcome Arguments::execute(Comm& comm, tessera::detail::Description description) {
+  const Site site = take_site();
+  description = complete(std::move(description));
   Outcome outcome;
   tessera::detail::execute(comm, {&description, 1}, {&outcome, 1}, site);
   settle(comm, outcome.flags, site);
@@ -227,7 +232,6 @@ Plan Arguments::plan_between(Comm& comm, const Tensor& x, const Layout& from, co
   return tessera::detail::plan_between(comm, x, from, to, problem_, site);
 }
 
-// What the ranks say of gradients: whether one needs one, and that none is in the way.
 void Arguments::settle(const Comm& comm, const Sizes& flags, const Site& site) {
   int64_t all = 0;
   for (const int64_t of_rank : flags) all |= of_rank;

@@ -48,10 +48,14 @@ class Arguments {
     return attempt([&]() -> std::optional<Plan> { return problem_ == nullptr ? std::optional(make()) : std::nullopt; });
   }
 
+  // run() in parts, for several calls with one agreement: with what this rank says of gradients and of its arguments; and
+  // after it, what the ranks say of gradients: whether one needs one, and that none is in the way.
+  tessera::detail::Description complete(tessera::detail::Description description) const;
+  static void settle(const Comm& comm, const Sizes& flags, const Site& site);
+
  private:
   using Outcome = tessera::detail::Outcome;
   Outcome execute(Comm& comm, tessera::detail::Description description);
-  static void settle(const Comm& comm, const Sizes& flags, const Site& site);
   template <class Fn>
   auto attempt(Fn&& fn) -> decltype(fn()) {
     try {
@@ -79,6 +83,12 @@ struct Piece {
 Piece piece_of(const at::Tensor& x, int64_t dim, const at::Tensor& sizes, const Comm& comm);
 // That piece of x, whose dim the sizes must fill: a view.
 at::Tensor own_piece(const at::Tensor& x, int64_t dim, const at::Tensor& sizes, const Comm& comm);
+
+// Lists: one agreement for all, and a gradient for each.
+std::vector<at::Tensor> all_reduce_list(const std::vector<at::Tensor>& xs, std::string_view op, double factor,
+                                        std::string_view comm);
+std::vector<std::tuple<at::Tensor, at::Tensor>> all_gather_list(const std::vector<at::Tensor>& xs, int64_t dim,
+                                                                std::string_view grad, std::string_view comm);
 
 // They do nothing; but who calls them keeps the operators, and their gradients, where a static library is linked.
 void keep_operators();

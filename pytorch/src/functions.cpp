@@ -82,6 +82,21 @@ at::Tensor reduce(Comm& comm, const at::Tensor& x, int64_t root, Reduction op, c
   return call::reduce(x, root, name(op.op), op.factor, comm_name);
 }
 
+std::vector<GatheredTorch> all_gather(Comm& comm, const std::vector<at::Tensor>& xs, int64_t dim, GradReduce grad,
+                                      const Site& site) {
+  const std::string name = named(comm, site);
+  std::vector<GatheredTorch> results;
+  for (auto& pair : torch_front::all_gather_list(xs, dim, text(grad), name)) {
+    results.push_back(gathered(std::move(pair)));
+  }
+  return results;
+}
+
+std::vector<at::Tensor> all_reduce(Comm& comm, const std::vector<at::Tensor>& xs, Reduction op, const Site& site) {
+  const std::string comm_name = named(comm, site);
+  return torch_front::all_reduce_list(xs, name(op.op), op.factor, comm_name);
+}
+
 at::Tensor split(const Comm& comm, const at::Tensor& x, int64_t dim, const at::Tensor& sizes) {
   return torch_front::own_piece(x, dim, sizes, comm);
 }

@@ -14,6 +14,12 @@ namespace autograd = ::torch::autograd;
 
 using Backward = std::function<at::Tensor(const at::Tensor& grad)>;
 
+// Of a gather along dim: the gradient of this rank's piece.
+Backward backward_of_gather(std::string_view grad, int64_t dim, const at::Tensor& sizes, c10::SymInt own, double scale,
+                            const std::string& comm);
+// The weight of each term of a reduction; an error at once, and not first in backward(), which may be far away.
+double linear(std::string_view op, double factor, std::string_view comm, const char* what);
+
 class Adjoint : public autograd::Node {
  public:
   Adjoint(std::string name, Site site, Backward backward)

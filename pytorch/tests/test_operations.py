@@ -118,3 +118,28 @@ def test_values_and_gradients(name, ranks):
         torch.testing.assert_close(first, firsts[r].detach())
         expected = xs[r].grad if xs[r].grad is not None else torch.zeros_like(xs[r])
         torch.testing.assert_close(both, expected)
+
+
+def test_lists_have_one_agreement_and_a_gradient_each():
+    def rank_main(comm):
+        a = torch.full((comm.rank, 2), float(comm.rank), requires_grad=True)
+        b, scalar = torch.full((3,), comm.rank), torch.tensor(float(comm.rank), requires_grad=comm.rank == 1)
+        before = comm.stats()["exchanges"]
+        (rows, sizes), (others, _), (scalars, _) = tessera.all_gather([a, b, scalar])
+        total, halved = tessera.all_reduce((a.sum(), b.float()), "avg")
+        assert tessera.all_reduce([]) == []
+        assert comm.stats()["exchanges"] == before + 3
+        assert sizes.tolist() == [0, 1, 2] and rows[:, 0].tolist() == [1, 2, 2] and others.shape == (9,)
+        assert scalars.requires_grad and not others.requires_grad and halved.tolist() == [1, 1, 1]
+        (rows.sum() + scalars.sum() + total).backward()
+        assert a.grad.unique().tolist() == ([4.0] if comm.rank else [])
+        assert scalar.grad is None or scalar.grad.item() == 3
+        with torch.set_grad_enabled(comm.rank != 0):  # of a slice no other rank takes part in the gradient
+            (sliced, _), _ = tessera.all_gather([a, b], grad="slice")
+        assert sliced.requires_grad == (comm.rank != 0)
+        with pytest.raises(tessera.MismatchError, match="test_operations.py"):
+            tessera.all_gather([a] if comm.rank else [a, b])
+        with pytest.raises(tessera.DTypeError):
+            tessera.all_reduce([a, b if comm.rank else b.to(torch.uint16)])
+
+    tessera.run(3, rank_main, timeout=60)

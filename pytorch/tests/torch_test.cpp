@@ -57,6 +57,23 @@ TEST(Torch, ARankThatNeedsNoGradientTakesPart) {
   });
 }
 
+TEST(Torch, ListsHaveOneAgreementAndAGradientEach) {
+  run(3, [](Comm& comm) {
+    const at::Tensor a = own_rows(comm).requires_grad_(), b = at::ones({2}) * comm.rank();
+    comm.reset_stats();
+    const auto gathered = all_gather(comm, {a, b});
+    const auto sums = all_reduce(comm, std::vector{a.sum(), b});
+    EXPECT_EQ(comm.stats().exchanges, 2);
+    EXPECT_TRUE(gathered[0].tensor.detach().equal(rows(0, 3)));
+    EXPECT_TRUE(gathered[1].sizes.equal(at::full({3}, 2, at::kLong)));
+    EXPECT_FALSE(gathered[1].tensor.requires_grad());
+    EXPECT_EQ(sums[0].item<float>(), 36);
+    EXPECT_TRUE(sums[1].equal(at::full({2}, 3.0f)));
+    (gathered[0].tensor.sum() + sums[0]).backward();
+    EXPECT_TRUE(a.grad().equal(at::full_like(a, 6))) << a.grad();
+  });
+}
+
 TEST(Torch, RedistributesWithGradients) {
   run(4, [](Comm& comm) {
     const Mesh mesh({{"x", 4}});

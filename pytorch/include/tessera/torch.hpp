@@ -14,6 +14,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -55,6 +56,12 @@ at::Tensor redistribute(Comm& comm, const at::Tensor& x, const Plan& plan, Conve
 // The same by the best plan, in PyTorch's model of a machine. The shape of the whole is found out, with one exchange more.
 at::Tensor redistribute(Comm& comm, const at::Tensor& x, const Layout& from, const Layout& to,
                         Convention convention = Convention::global, const Site& site = Site::current());
+
+// Several tensors, with one agreement for all and a gradient for each. Every rank gives as many.
+std::vector<GatheredTorch> all_gather(Comm& comm, const std::vector<at::Tensor>& xs, int64_t dim = 0,
+                                      GradReduce grad = GradReduce::sum, const Site& site = Site::current());
+std::vector<at::Tensor> all_reduce(Comm& comm, const std::vector<at::Tensor>& xs, Reduction op = ReduceOp::sum,
+                                   const Site& site = Site::current());
 
 // The operators torch.ops.tessera.* name a communicator by a string. Local. The name of this one: made from its own name
 // and rank, the same for the same communicator, free again when that is gone. Thread-safe.

@@ -26,12 +26,12 @@ def _sizes(sizes):
 
 
 def _face(fn):
-    """fn for tensors (and None); its namesake in tessera.arrays for NumPy arrays and the like."""
+    """fn for tensors, lists and None; its namesake in tessera.arrays for NumPy arrays and the like."""
     other = getattr(arrays, fn.__name__)
 
     @functools.wraps(fn)
     def face(x, *args, **named):
-        if x is None or isinstance(x, torch.Tensor):
+        if x is None or isinstance(x, (torch.Tensor, list, tuple)):
             return fn(x, *args, **named)
         return other(x, *args, **named)
 
@@ -43,9 +43,23 @@ def _rows(x):
     return x.unsqueeze(0) if x.dim() == 0 else x
 
 
+def _plain(xs):
+    """Whether one call may take the whole list: whoever traces or overrides operators has to see them one by one."""
+    return not (
+        torch.compiler.is_dynamo_compiling()
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._len_torch_function_stack()
+    ) and all(type(x) in (torch.Tensor, torch.nn.Parameter) for x in xs)
+
+
 @_face
 def all_gather(x, dim=0, sizes=None, *, group=None, grad="sum"):
-    """Every rank's x, concatenated along dim, and their sizes along it. Only dim may differ between ranks."""
+    """Every rank's x, concatenated along dim, and their sizes along it. Only dim may differ between ranks. Of a list, the
+    results for each, with one agreement for all."""
+    if isinstance(x, (list, tuple)):
+        if sizes is None and _plain(x):
+            return _torch.all_gather_list([_rows(each) for each in x], dim, grad, name_of(group))
+        return [all_gather(each, dim, sizes, group=group, grad=grad) for each in x]
     return _ops().all_gather(_rows(x), dim, _sizes(sizes), None, grad, 1.0, name_of(group))
 
 
@@ -63,7 +77,11 @@ def reduce_scatter(x, dim=0, sizes=None, *, op="sum", group=None):
 
 @_face
 def all_reduce(x, op="sum", *, group=None):
-    """The ranks' x combined, on every rank."""
+    """The ranks' x combined, on every rank. Of a list, the results for each, with one agreement for all."""
+    if isinstance(x, (list, tuple)):
+        if _plain(x):
+            return _torch.all_reduce_list(list(x), op, 1.0, name_of(group))
+        return [all_reduce(each, op, group=group) for each in x]
     return _ops().all_reduce(x, op, 1.0, name_of(group))
 
 
