@@ -1,16 +1,16 @@
-"""tessera.all_gather beside the files that are copied from project to project, on Gloo: in the same processes, in turns.
+"""tessera.all_gather beside the files that are copied from project to project, on Gloo, in the same processes.
 
     python bench/pytorch_face.py [--ranks 2 4] [--rounds 15] [--seconds 0.1]
 
-Those files are musiclm-pytorch's (`pip install --no-deps musiclm-pytorch einops`). Both sides gather pieces of different
-sizes, 0.5 to 1.5 times the mean given; "skew" is 64 MiB on rank 0 and 1 KiB elsewhere. Both have the group that the user
-has, a Gloo group, and tessera also one of its own backend. The backward is that of a loss to which every rank contributes:
-all_reduce_grads=True there, grad="sum" here. "autograd alone" is the same forward and backward with a multiplication in
-place of the gather: what PyTorch takes for itself on either side.
+Those files are musiclm-pytorch's (`pip install --no-deps musiclm-pytorch einops`). Both sides gather pieces of
+different sizes, 0.5 to 1.5 times the mean given; "skew" is 64 MiB on rank 0 and 1 KiB elsewhere. Both have the group
+that the user has, a Gloo group, and tessera also one of its own backend. The backward is that of a loss to which
+every rank contributes: all_reduce_grads=True there, grad="sum" here. "autograd alone" is the same forward and
+backward with a multiplication in place of the gather: what PyTorch takes for itself on either side.
 
-Every round times each of them in turn, on inputs in rotation; a round's time is the slowest rank's. Printed are the best
-rounds, in µs, and by how much tessera is faster. The last lines are one rank alone, where nothing is waited for: all that
-Python and PyTorch add to the call in C++ is in them.
+Every round times each of them in turn, on inputs in rotation; a round's time is the slowest rank's. Printed are the
+best rounds, in µs, and by how much tessera is faster. The last lines are one rank alone, where nothing is waited for:
+all that Python and PyTorch add to the call in C++ is in them.
 """
 
 import argparse
@@ -34,7 +34,7 @@ SIZES = [("1 KiB", KIB), ("64 KiB", 64 * KIB), ("1 MiB", MIB), ("32 MiB", 32 * M
 COPIES = {"1 KiB": 16, "64 KiB": 16, "1 MiB": 8}  # of the input, taken in turns; else 2
 
 
-def rows_of(label, mean, rank, size):
+def rows_of(mean, rank, size):
     if mean is None:
         return (64 * MIB if rank == 0 else KIB) // (4 * ROW)
     factor = 1 if size == 1 else 0.5 + rank / (size - 1)
@@ -46,7 +46,7 @@ def backward(gathered, grad, x):
     x.grad = None
 
 
-def players(size):
+def players():
     """{name: function(x) -> gathered}; the first is what the others are compared with."""
     on_gloo, own = dist.group.WORLD, dist.new_group(backend="tessera")
     copied = seeds_on_gloo.load("musiclm").AllGather(0, all_reduce_grads=True)
@@ -60,7 +60,7 @@ def players(size):
 def steps(gathers, label, mean, rank, size, with_backward):
     """{name: function() of one call}"""
     copies = COPIES.get(label, 2)
-    inputs = [torch.rand(rows_of(label, mean, rank, size), ROW) for _ in range(copies)]
+    inputs = [torch.rand(rows_of(mean, rank, size), ROW) for _ in range(copies)]
     for x in inputs:
         x.requires_grad_(with_backward)
     turn = [0]
@@ -71,7 +71,7 @@ def steps(gathers, label, mean, rank, size, with_backward):
 
     if not with_backward:
         return {name: lambda gather=gather: gather(next_input()) for name, gather in gathers.items()}
-    grad = torch.rand(sum(rows_of(label, mean, r, size) for r in range(size)), ROW)
+    grad = torch.rand(sum(rows_of(mean, r, size) for r in range(size)), ROW)
     whole = torch.rand(grad.shape, requires_grad=True)
 
     def step(gather):
@@ -126,7 +126,7 @@ def print_row(label, best):
 def be_rank(rank, size, store_file, options):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.FileStore(store_file, size), rank=rank, world_size=size)
-    gathers = players(size)
+    gathers = players()
     if rank == 0:
         print(f"{size} processes, best of {options.rounds} rounds, µs")
         print(f"{'':26}{'copied file':>12}  {'Gloo group':>20}  {'own group':>20}  {'autograd alone':>15}", flush=True)

@@ -1,8 +1,9 @@
 """A contrastive model (as CLIP: two encoders, pairs) on one process and on four under DDP: the same losses and weights.
 
 Each rank has another number of pairs at every step, sometimes none. A pair is scored against those of all ranks, so
-every rank gathers the embeddings of all, and their gradient must come back from every rank's loss: grad="sum". DDP takes
-the mean of the ranks' gradients; a rank's loss is weighted by its rows, so that this mean is the gradient of one process.
+every rank gathers the embeddings of all, and their gradient must come back from every rank's loss: grad="sum". DDP
+takes the mean of the ranks' gradients; a rank's loss is weighted by its rows, so that this mean is the gradient of
+one process.
 
 With the AllGather of a copied distributed.py in its place, whose gradient is only that of the own loss, the training is
 another one. It is taken from the package st-moe-pytorch where that is installed, else from tessera.compat.

@@ -2,9 +2,9 @@
 
     fault_cases.py OUT [CASE…]
 
-runs them on Gloo groups, each rank in a process of its own (forked: torch is imported once), and saves what came of them:
-{(who, case): [an outcome for each rank]}. An outcome is what the case returned, an exception's text, or how the process
-ended. Nothing here fails; test_faults.py says what is right.
+runs them on Gloo groups, each rank in a process of its own (forked: torch is imported once), and saves what came of
+them: {(who, case): [an outcome for each rank]}. An outcome is what the case returned, an exception's text, or how the
+process ended. Nothing here fails; test_faults.py says what is right.
 """
 
 import datetime

@@ -1,7 +1,7 @@
 """The faults of the files that tessera.compat stands in for: gone here, and still there.
 
-fault_cases.py runs each case on both, in processes of its own: some of those files' end badly. Where a test says that the
-copied file is right, it has been mended.
+fault_cases.py runs each case on both, in processes of its own: some of those files' end badly. Where a test says that
+the copied file is right, it has been mended.
 """
 
 import os

@@ -54,8 +54,8 @@ def _plain(xs):
 
 @_face
 def all_gather(x, dim=0, sizes=None, *, group=None, grad="sum"):
-    """Every rank's x, concatenated along dim, and their sizes along it. Only dim may differ between ranks. Of a list, the
-    results for each, with one agreement for all."""
+    """Every rank's x, concatenated along dim, and their sizes along it. Only dim may differ between ranks. Of a list,
+    the results for each, with one agreement for all."""
     if isinstance(x, (list, tuple)):
         if sizes is None and _plain(x):
             return _torch.all_gather_list([_rows(each) for each in x], dim, grad, name_of(group))
@@ -144,8 +144,8 @@ def send(x, to, tag=0, *, group=None):
 
 
 def recv(source=None, tag=0, out=None, *, group=None):
-    """(what came, its sender) of the first message with that tag from source, or from any rank. A new tensor of the sender's
-    dtype and shape; or out, which must fit. No gradient passes."""
+    """(what came, its sender) of the first message with that tag from source, or from any rank. A new tensor of the
+    sender's dtype and shape; or out, which must fit. No gradient passes."""
     plain = out.detach() if isinstance(out, torch.Tensor) else out
     came, sender = arrays.recv(source, tag, plain, group=group)
     return (torch.from_dlpack(came) if out is None else out), sender
