@@ -34,7 +34,7 @@ _made = collections.Counter()
 def engine_between_hosts(store, rank, size, timeout):
     """What carries messages between hosts: a Gloo group that nobody else uses. Collective."""
     if not dist.is_gloo_available():
-        raise RuntimeError("the ranks are on several hosts, and this PyTorch has no Gloo to carry messages between them")
+        raise RuntimeError("the ranks are on several hosts, and this PyTorch has no Gloo to carry messages there")
     return dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, timeout)
 
 

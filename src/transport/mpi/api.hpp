@@ -62,6 +62,9 @@ struct Api {
   int (*irecv_found)(void* data, int64_t bytes, Found* found, RequestHandle* made) = nullptr;
   // A rank that is lost and was not told of before; -1: none. Null: the launcher ends the job then.
   int (*next_lost)(CommHandle comm, int32_t* rank) = nullptr;
+  // Returns when something has come or gone since the last time with this `seen` (0: at once), or after a moment. Null: only
+  // asking shows it.
+  void (*rest)(CommHandle comm, uint64_t* seen) = nullptr;
 };
 
 }  // namespace tessera::mpi

@@ -226,7 +226,7 @@ void Mail::finish(Message& message) {
 }
 
 void MailTicket::wait(Deadline deadline) {
-  for (Patience patience; !mail_.is_over(message_); patience.pause()) {
+  for (Patience patience = mail_.patience(); !mail_.is_over(message_); patience.pause()) {
     if (!patience.should_look_around()) continue;
     look_around_();
     patience.heed_hook(Clock::now());

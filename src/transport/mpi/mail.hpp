@@ -51,6 +51,7 @@ class Mail final : public Helper {
   // Nobody waits for it any more.
   void forget(const std::shared_ptr<Message>& message);
   void progress() override;
+  Patience patience() const { return Patience(world_, comm_); }
   bool is_pending() const override {
     std::lock_guard lock(guard_);
     return !messages_.empty();

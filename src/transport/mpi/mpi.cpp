@@ -244,7 +244,7 @@ void MpiTransport::call_the_roll() {
 template <class Done, class Missing>
 void MpiTransport::await(Done&& done, Missing&& missing, Deadline deadline) {
   Deadline grace = Deadline::max();
-  for (Patience patience; !done(); patience.pause()) {
+  for (Patience patience(*world_, comm_); !done(); patience.pause()) {
     if (!patience.should_look_around()) continue;
     const auto now = Clock::now();
     patience.heed_hook(now);
@@ -314,7 +314,7 @@ void MpiTransport::move(const Move& plan, std::span<const Tensor> mine, const Pe
   flow.do_local();
   int64_t taken = 0;
   Deadline grace = Deadline::max();
-  for (Patience patience; !flow.progress(); patience.pause()) {
+  for (Patience patience(*world_, comm_); !flow.progress(); patience.pause()) {
     if (!patience.should_look_around()) continue;
     listen();
     world_->help_all();

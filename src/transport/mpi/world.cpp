@@ -180,7 +180,8 @@ void Patience::pause() {
   constexpr int64_t kSpins = 20, kYields = 5000;
   ++count_;
   if (let_others_go_on() || count_ < kSpins) return;
-  if (count_ < kYields) sched_yield();
+  if (api_ != nullptr && api_->rest != nullptr) api_->rest(comm_, &seen_);
+  else if (count_ < kYields) sched_yield();
   else std::this_thread::sleep_for(std::chrono::microseconds(50));
 }
 

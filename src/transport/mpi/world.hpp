@@ -106,12 +106,18 @@ int next_lost(World& world, CommHandle comm);
 // Between two looks at whether something has come: spins at first, and then leaves the core to others.
 class Patience {
  public:
+  Patience() = default;
+  // Who waits for messages of that communicator is woken by them, where the engine can do that.
+  Patience(const World& world, CommHandle comm) : api_(&world.api()), comm_(comm) {}
   void pause();
   bool should_look_around() const { return count_ % 32 == 31; }
   // Lets whoever waits be interrupted (set_wait_hook()), about ten times a second. Throws what the hook does.
   void heed_hook(Deadline now);
 
  private:
+  const Api* api_ = nullptr;
+  CommHandle comm_ = 0;
+  uint64_t seen_ = 0;
   int64_t count_ = 0;
   Deadline next_hook_ = {};
 };

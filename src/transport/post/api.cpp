@@ -104,7 +104,7 @@ int irecv_found(void* data, int64_t bytes, Found* found, RequestHandle* made) {
   auto request = std::make_unique<Request>();
   request->data = data;
   request->bytes = bytes;
-  fill(*request, message->data.data(), static_cast<int64_t>(message->data.size()));
+  fill(*request, message->data.get(), message->bytes);
   *made = handle_of(request.release());
   return 0;
 }
@@ -113,6 +113,8 @@ int next_lost(CommHandle comm, int32_t* rank) {
   *rank = comm_of(comm).post->next_lost(comm_of(comm));
   return 0;
 }
+
+void rest(CommHandle comm, uint64_t* seen) { comm_of(comm).post->rest(*seen); }
 
 }  // namespace
 
@@ -133,7 +135,8 @@ const mpi::Api& api() {
                                  .cancel = cancel,
                                  .find = find,
                                  .irecv_found = irecv_found,
-                                 .next_lost = next_lost};
+                                 .next_lost = next_lost,
+                                 .rest = rest};
   return table;
 }
 

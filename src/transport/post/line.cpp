@@ -53,7 +53,7 @@ void Line::send(const Head& head, const void* data, Request* request) {
   } catch (const std::exception&) {
     // The reader finds that out too, when it has taken what came before.
     if (out.head == nullptr) {
-      if (request != nullptr) request->done = true;
+      if (request != nullptr) post_.finish(*request);
       return;
     }
   }
@@ -100,8 +100,11 @@ void Line::see_off() {
     Request* const request = out.request;
     lock.lock();
     outgoing_.pop_front();  // the engine lets go of the memory before its owner is told
-    if (request != nullptr) request->done = true;
     changed_.notify_all();
+    if (request == nullptr) continue;
+    lock.unlock();
+    post_.finish(*request);
+    lock.lock();
   }
 }
 
@@ -125,6 +128,7 @@ void Line::read() {
     }
   } catch (const std::exception&) {
     lost_ = true;
+    post_.wake();
   }
 }
 

@@ -17,6 +17,11 @@ bool fits(int wanted, int32_t wanted_tag, int from, int64_t tag) {
   return (wanted < 0 || wanted == from) && (wanted_tag < 0 || wanted_tag == tag);
 }
 
+// Not filled with zeros: all of it is written.
+std::unique_ptr<std::byte[]> room(int64_t bytes) {
+  return std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(bytes));
+}
+
 // All members work out the same number for a new communicator, and no other is likely to have it.
 uint64_t mix(uint64_t a, uint64_t b) {
   uint64_t x = a ^ (b + 0x9e3779b97f4a7c15u + (a << 6) + (a >> 2));
@@ -98,7 +103,7 @@ Request* Post::receive(Communicator& comm, void* data, int64_t bytes, int from, 
   if (found == comm.arrived.end()) {
     comm.posted.push_back(request.get());
   } else if (found->whole) {
-    fill(*request, found->data.data(), static_cast<int64_t>(found->data.size()));
+    fill(*request, found->data.get(), found->bytes);
     comm.arrived.erase(found);
   } else {
     request->filling = true;
@@ -127,7 +132,7 @@ bool Post::find(Communicator& comm, int from, int32_t tag, mpi::Found& found) {
   comm.arrived.erase(first);
   found.source = comm.place_of(taken->from);
   found.tag = taken->tag;
-  found.bytes = static_cast<int64_t>(taken->data.size());
+  found.bytes = taken->bytes;
   found.message = reinterpret_cast<uint64_t>(taken.release());
   return true;
 }
@@ -145,19 +150,20 @@ Post::Target Post::begin(int from, const Head& head) {
     posted.erase(found);
     if (head.bytes > target.request->bytes) {
       target.request->code = kTooLong;
-      target.waste.resize(static_cast<size_t>(head.bytes));
+      target.waste = room(head.bytes);
     }
     return target;
   }
   auto& arrived = target.comm->arrived;
-  target.aside = arrived.insert(
-      arrived.end(), {from, static_cast<int32_t>(head.tag), std::vector<std::byte>(static_cast<size_t>(head.bytes))});
+  target.aside =
+      arrived.insert(arrived.end(), Arrived{from, static_cast<int32_t>(head.tag), room(head.bytes), head.bytes});
   return target;
 }
 
 // Not well: the rest of it never comes, and whoever waits for it has to give it up.
 void Post::end(Target& target, bool well) {
   std::lock_guard lock(guard_);
+  wake_all();
   Request* request = target.request;
   if (request == nullptr) {
     target.aside->whole = well;
@@ -166,7 +172,7 @@ void Post::end(Target& target, bool well) {
     const Arrived message = std::move(*target.aside);
     target.comm->arrived.erase(target.aside);
     if (request == nullptr) return;
-    if (well) return fill(*request, message.data.data(), static_cast<int64_t>(message.data.size()));
+    if (well) return fill(*request, message.data.get(), message.bytes);
   }
   // Who sees that it is done may delete it.
   request->filling = false;
@@ -228,6 +234,32 @@ int Post::split(Communicator& comm, int32_t color, int32_t key, Communicator*& m
 void Post::free(Communicator& comm) {
   std::lock_guard lock(guard_);
   comms_.erase(comm.id);
+}
+
+void Post::finish(Request& send) {
+  std::lock_guard lock(guard_);
+  send.done = true;
+  wake_all();
+}
+
+void Post::wake() {
+  std::lock_guard lock(guard_);
+  wake_all();
+}
+
+void Post::wake_all() {
+  ++changes_;
+  if (resting_ > 0) changed_.notify_all();
+}
+
+// After a moment deadlines and other communicators want to be looked at.
+void Post::rest(uint64_t& seen) {
+  constexpr std::chrono::milliseconds kMoment(1);
+  std::unique_lock lock(guard_);
+  ++resting_;
+  changed_.wait_for(lock, kMoment, [&] { return changes_ != seen; });
+  --resting_;
+  seen = changes_;
 }
 
 int Post::next_lost(Communicator& comm) {

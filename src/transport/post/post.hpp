@@ -7,6 +7,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <list>
 #include <map>
 #include <memory>
@@ -46,7 +47,8 @@ void fill(Request& request, const void* data, int64_t bytes);
 // A message that no receive waited for.
 struct Arrived {
   int32_t from = 0, tag = 0;
-  std::vector<std::byte> data;
+  std::unique_ptr<std::byte[]> data;
+  int64_t bytes = 0;
   bool whole = false;
   Request* taker = nullptr;  // who takes it when it is whole
 };
@@ -88,6 +90,8 @@ class Post {
   Communicator& duplicate(Communicator& comm);
   int split(Communicator& comm, int32_t color, int32_t key, Communicator*& made);
   void free(Communicator& comm);
+  // Until something has come or gone since `seen`, or a moment has passed.
+  void rest(uint64_t& seen);
   // A member of which nobody was told yet that it is lost; -1: none.
   int next_lost(Communicator& comm);
 
@@ -98,10 +102,10 @@ class Post {
     Communicator* comm = nullptr;
     Request* request = nullptr;  // none: it is put aside
     std::list<Arrived>::iterator aside = {};
-    std::vector<std::byte> waste = {};  // of a message that is too long for its receive
-    void* data() {
-      if (!waste.empty()) return waste.data();
-      return request != nullptr ? request->data : aside->data.data();
+    std::unique_ptr<std::byte[]> waste = {};  // of a message that is too long for its receive
+    void* data() const {
+      if (waste != nullptr) return waste.get();
+      return request != nullptr ? request->data : aside->data.get();
     }
   };
   Communicator& known(uint64_t id);
@@ -109,10 +113,16 @@ class Post {
   Target begin(int from, const Head& head);
   void end(Target& target, bool well);
   void deliver(int from, const Head& head, const void* data);
+  void finish(Request& send);
+  void wake();
+  void wake_all();  // guard_ is held
 
   const std::shared_ptr<Carrier> carrier_;
   const int rank_;
   std::mutex guard_;
+  std::condition_variable changed_;
+  uint64_t changes_ = 1;
+  int resting_ = 0;
   std::map<uint64_t, std::unique_ptr<Communicator>> comms_;
   Communicator* all_ = nullptr;
   std::vector<std::unique_ptr<Line>> lines_;  // by peer; to itself none
