@@ -14,6 +14,8 @@ import test_training as training
 import torch
 import torch.distributed as dist
 from ranks import run_ranks, start_group
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 import tessera
 
@@ -196,6 +198,27 @@ def _interrupted(rank, size):
 
 def test_ctrl_c_ends_a_wait():
     assert run_ranks(2, _interrupted, hosts=2) == ["KeyboardInterrupt", "DistBackendError"]
+
+
+def _redistributed(rank, size):
+    """Over a mesh of some ranks, which no process group has."""
+    mesh = DeviceMesh("cpu", [[0, 1], [2, 3]])
+    if rank < 4:
+        x = torch.arange(71 * 90.0).reshape(71, 90)
+        parts = distribute_tensor(x, mesh, [Shard(0), Shard(1)]).requires_grad_()
+        moved = tessera.redistribute(parts, [Shard(1), Replicate()])
+        (moved * moved).sum().backward()
+        ragged = tessera.redistribute(parts, "S0[11,60],R")
+        assert torch.equal(ragged.full_tensor(), x)
+        assert ragged.comm.stats()["bytes_between_hosts"] > 0
+        assert torch.equal(moved.full_tensor(), x)
+        assert torch.equal(parts.grad.full_tensor(), 2 * x)
+    dist.barrier()
+
+
+@pytest.mark.parametrize("backend", ["tessera", "gloo"])
+def test_redistribute(backend):
+    run_ranks(5, _redistributed, backend=backend, hosts=2)
 
 
 NOBODY_SAYS_GOODBYE = """
