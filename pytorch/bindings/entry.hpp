@@ -111,7 +111,12 @@ template <class T>
 PyObject* given(const std::vector<T>& results) {
   PyObject* const list = PyList_New(static_cast<Py_ssize_t>(results.size()));
   for (size_t i = 0; list != nullptr && i < results.size(); ++i) {
-    PyList_SET_ITEM(list, static_cast<Py_ssize_t>(i), given(results[i]));
+    PyObject* const result = given(results[i]);
+    if (result == nullptr) {
+      Py_DECREF(list);
+      return nullptr;
+    }
+    PyList_SET_ITEM(list, static_cast<Py_ssize_t>(i), result);
   }
   return list;
 }
@@ -152,7 +157,9 @@ struct Entry<fn> {
   static PyObject* run(const char* name, PyObject* const* arguments, Py_ssize_t count, const Site& site,
                        bool recorded_elsewhere = false) {
     detail::set_next_site(site, recorded_elsewhere);
-    return run(name, arguments, count, std::index_sequence_for<T...>());
+    PyObject* const result = run(name, arguments, count, std::index_sequence_for<T...>());
+    if (recorded_elsewhere) detail::set_next_site(site, false);  // it may not have come so far
+    return result;
   }
 };
 

@@ -153,13 +153,15 @@ void detail::refuse(Comm& comm, const std::string& text) {
 at::Tensor redistribute(Comm& comm, const at::Tensor& x, const Plan& plan, Convention convention, const Site& site) {
   detail::set_next_site(site);
   const torch_front::Recorded recorded("redistribute", x, true);
-  const at::Tensor result = [&] {
+  at::Tensor result = [&] {
     at::AutoDispatchBelowADInplaceOrView guard;
     torch_front::Arguments in;
     const Tensor mine = in.tensor(x);
     return to_torch(in.redistribute(comm, mine, plan));
   }();
-  if (!recorded.wanted() || !result.defined()) return result;
+  if (!recorded.wanted()) return result;
+  // Of a rank that has no part of it: something with a history, by which it comes to the gradient's move.
+  if (!result.defined()) result = to_torch(Tensor::empty(plan.dtype(), {0}));
   return recorded.attach(result,
                          [name = torch_name(comm), back = plan.adjoint(convention), convention](const at::Tensor& g) {
                            Comm again = torch_comm(name);

@@ -136,6 +136,13 @@ def test_waiting_releases_the_gil():
     assert len(ticks) == 5
 
 
+# A shell starts what it puts into the background with Ctrl-C ignored, and a child inherits that.
+HEEDS_CTRL_C = """
+import signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
+"""
+
+
 @pytest.mark.parametrize("place", ["run", "main"])
 def test_ctrl_c_ends_a_wait(place):
     """In run(), whose ranks are threads; and on the main thread, which waits in a call itself."""
@@ -170,7 +177,7 @@ def test_ctrl_c_ends_a_wait(place):
         """,
     }[place]
     child = subprocess.Popen(
-        [sys.executable, "-c", "import time\n" + textwrap.dedent(program)],
+        [sys.executable, "-c", HEEDS_CTRL_C + textwrap.dedent(program)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -151,6 +151,9 @@ def _meshes(rank, size):
     assert gradient.device_mesh == trainer and torch.equal(gradient.to_local(), x.to_local())
     outside = tessera.redistribute(x, [Replicate()])
     assert rank == 3 or torch.equal(outside.to_local(), whole)
+    turned = tessera.redistribute(x, [Shard(0)], device_mesh=DeviceMesh("cpu", [2, 1, 0]))  # rank 3 is in neither
+    part = {2: whole[:2], 1: whole[2:4], 0: whole[4:]}.get(rank)
+    assert part is None or torch.equal(turned.to_local(), part)
 
 
 def test_meshes_of_some_ranks():

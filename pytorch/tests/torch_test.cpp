@@ -105,6 +105,22 @@ TEST(Torch, RedistributesBetweenLayoutsTwiceDifferentiable) {
   });
 }
 
+// Ranks that have a part of the source only, of the target only, or of neither: all come to the gradient's move.
+TEST(Torch, RedistributesBetweenMeshesWithGradients) {
+  run(4, [](Comm& comm) {
+    const Layout from(Mesh({{"x", 2}}, {0, 1}), {Shard(0)}), to(Mesh({{"y", 1}}, {2}), {Replicate()});
+    const at::Tensor whole = rows(0, 4);
+    const at::Tensor x = comm.rank() < 2 ? whole.narrow(0, 2 * comm.rank(), 2).clone().requires_grad_() : at::Tensor();
+    const Plan way = plan(from, to, {4, 3}, DType::f32, Topology::dtensor(from.mesh(), to.mesh(), 8));
+    const at::Tensor moved = redistribute(comm, x, way);
+    EXPECT_EQ(moved.numel(), comm.rank() == 2 ? 12 : 0);
+    moved.square().sum().backward();
+    if (comm.rank() < 2) {
+      EXPECT_TRUE(x.grad().equal(x.detach() * 2)) << x.grad();
+    }
+  });
+}
+
 TEST(Torch, AMoveWhoseGradientIsNotLinearSaysSoAtOnce) {
   run(2, [](Comm& comm) {
     const Mesh mesh({{"x", 2}});

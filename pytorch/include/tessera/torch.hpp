@@ -50,7 +50,9 @@ at::Tensor reduce(Comm& comm, const at::Tensor& x, int64_t root = 0, Reduction o
                   const Site& site = Site::current());
 // Local: a view. Its gradient is zero outside of it.
 at::Tensor split(const Comm& comm, const at::Tensor& x, int64_t dim, const at::Tensor& sizes);
-// By the steps of a plan; x and the result are undefined on ranks outside of the layouts. Its gradient is plan.adjoint().
+// By the steps of a plan; x and the result are undefined on ranks outside of the layouts. Its gradient is plan.adjoint(), a
+// call of all ranks: where any rank needs one, the result is [0] on those that have no part of it, and a loss that has it in
+// it, as result.sum(), makes the rank take part in backward().
 at::Tensor redistribute(Comm& comm, const at::Tensor& x, const Plan& plan, Convention convention = Convention::global,
                         const Site& site = Site::current());
 // The same by the best plan, in PyTorch's model of a machine. The shape of the whole is found out, with one exchange more.

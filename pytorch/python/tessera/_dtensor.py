@@ -141,23 +141,31 @@ def _way(spec, mesh, placements, order=None):
     """Found once for each pair of specs, while the default process group lives."""
     global _ways_world
     world = _world.default_pg
+    if world is None:
+        raise ValueError("there is no default process group, or none any more: its ranks cannot be asked for their parts")
     if world is not _ways_world() or len(_ways) >= _MOST_WAYS:
         _ways.clear()
         _ways_world = weakref.ref(world)
-    key = (spec, mesh, placements, order)
+    # Meshes are equal that have other groups, after one was destroyed and made again.
+    key = (spec, _groups_of(spec.mesh), mesh, mesh and _groups_of(mesh), placements, order)
     way = _ways.get(key)
     if way is None:
         way = _ways[key] = _find_way(spec, mesh, placements, order)
     return way
 
 
+def _groups_of(mesh):
+    return tuple(getattr(mesh, "_dim_group_names", ()))
+
+
 def _find_way(spec, mesh, placements, order):
     mesh = spec.mesh if mesh is None or mesh == spec.mesh else mesh
     meshes = [spec.mesh] if mesh is spec.mesh else [spec.mesh, mesh]
-    if len(meshes) == 1 and mesh.get_coordinate() is None:  # as DTensor has it: nothing to do outside of the mesh
+    outside = len(meshes) == 1 and mesh.get_coordinate() is None
+    ranks = () if outside else _ranks_of(meshes)
+    if dist.get_rank() not in ranks:  # as DTensor has it: nothing to do outside of the mesh
         target = _target_of(spec, mesh, placements, order)
         return _Way(tuple(spec.shape), "", "", "", target, False)
-    ranks = _ranks_of(meshes)
     comm = _comm_of(meshes, ranks)
     try:
         target = _target_of(spec, mesh, placements, order)

@@ -49,6 +49,8 @@ def _plain(xs):
         torch.compiler.is_dynamo_compiling()
         or torch._C._len_torch_dispatch_stack()
         or torch._C._len_torch_function_stack()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._get_tracing_state() is not None
     ) and all(type(x) in (torch.Tensor, torch.nn.Parameter) for x in xs)
 
 

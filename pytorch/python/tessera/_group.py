@@ -1,6 +1,5 @@
 """From what a user gives as a group to its communicator, and to the name by which the operators know that."""
 
-import collections
 import datetime
 import threading
 import time
@@ -11,15 +10,13 @@ import torch.distributed as dist
 
 from . import _backend, _torch, arrays
 from ._comm import Comm, join, process_comm, thread_comm
-from .backend import engine_between_hosts
+from .backend import engine_between_hosts, meeting_place
 
 _guard = threading.Lock()
 _locks = weakref.WeakKeyDictionary()
 # By the id of a ProcessGroup: a weak reference to it, and its communicator, or the error with which its ranks failed to
 # come together. A WeakKeyDictionary takes longer to look into than a small gather does.
 _known = {}
-# How often this process has joined a group of each name: one that is destroyed and made again may meet in the same store.
-_joined = collections.Counter()
 
 
 def comm_of(group):
@@ -46,8 +43,10 @@ def _met(group):
             reference = weakref.ref(group, lambda _: _known.pop(key, None))
             try:
                 _known[key] = reference, _join(group)
-            except Exception as error:
-                _known[key] = reference, error
+            except BaseException as error:
+                # A copy: the error itself keeps what its frames had, the group among it.
+                kind = type(error) if isinstance(error, Exception) else RuntimeError
+                _known[key] = reference, kind(str(error) or type(error).__name__)
                 raise
         return _known[key][1]
 
@@ -63,22 +62,22 @@ def _member_of(group):
 
 def _join(group):
     name = "world" if group is dist.group.WORLD else f"group {group.group_name}"
-    return _meet(group, group.group_name, group.rank(), group.size(), name)
+    return _meet(group, dist.get_process_group_ranks(group), group.rank(), name)
 
 
 def join_ranks(group, ranks):
     """A communicator of some ranks of a group, in that order. Collective among these ranks only."""
-    text = ",".join(map(str, ranks))
-    return _meet(group, f"{group.group_name}/{text}", ranks.index(group.rank()), len(ranks), f"ranks {text}")
+    if group.rank() not in ranks:
+        raise ValueError(f"this is rank {group.rank()}, none of the ranks {', '.join(map(str, ranks))}: only these call")
+    return _meet(group, ranks, ranks.index(group.rank()), f"ranks {','.join(map(str, ranks))}")
 
 
-def _meet(group, place, rank, size, name):
+def _meet(group, members, rank, name):
     known = dist.distributed_c10d._world.pg_map.get(group)
     if known is None or known[1] is None:
         raise ValueError("the process group was destroyed, or has no store through which its ranks could meet")
-    store = known[1]
-    _joined[place] += 1
-    prefix = f"tessera/{place}/{_joined[place]}/"
+    store, size = known[1], len(members)
+    prefix = meeting_place(store, f"of {group.group_name}", members, rank)
 
     def get(key, seconds):
         # Asking now and then: a wait() of the store's that fails prints a trace of the stack.

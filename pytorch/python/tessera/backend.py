@@ -12,7 +12,6 @@ A pending sum that is to be whole on every rank DTensor first copies, into fresh
 tessera group it is added up from where it lies; ``TESSERA_DTENSOR_ALLREDUCE=0`` leaves that alone.
 """
 
-import collections
 import functools
 import importlib.abc
 import importlib.util
@@ -26,9 +25,13 @@ from tessera._backend import ProcessGroupTessera, make_group
 
 __all__ = ["ProcessGroupTessera", "register"]
 
-# How often this process has made a group of each name. A group that is destroyed and made again meets under the same
-# name in the same store, where the strings of the first meeting may still lie.
-_made = collections.Counter()
+
+def meeting_place(store, name, members, rank):
+    """Where in a store these ranks meet. A group that is destroyed and made again has the same name, perhaps with other
+    members, and the strings of the first meeting may still lie there: so the store counts how often each rank came. What
+    a process counted by itself would be another number in one that has taken a lost one's place."""
+    place = f"tessera/{name}/{','.join(map(str, members))}/"
+    return f"{place}{store.add(f'{place}came{rank}', 1)}/"
 
 
 def engine_between_hosts(store, rank, size, timeout):
@@ -40,9 +43,8 @@ def engine_between_hosts(store, rank, size, timeout):
 
 def _create(options, _):
     name = "world" if not dist.is_initialized() else f"group {options.group_id}"
-    _made[options.group_id] += 1
-    prefix = f"tessera{_made[options.group_id]}/"
     store, rank, size = options.store, options.group_rank, options.group_size
+    prefix = meeting_place(store, options.group_id, options.global_ranks_in_group, rank)
     return make_group(
         store=store,
         prefix=prefix,

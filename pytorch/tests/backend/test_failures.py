@@ -12,6 +12,8 @@ import torch
 import torch.distributed as dist
 from ranks import run_ranks, start_group
 
+import tessera
+
 
 def caught(fn):
     """The exception's type and text."""
@@ -146,6 +148,23 @@ def _group_after_group(rank, size):
 def test_new_groups_come_and_go_without_a_leak():
     for before, after in run_ranks(2, _group_after_group):
         assert after[0] <= before[0] + 2 and after[1] <= before[1] + 1, (before, after)
+
+
+def _groups_of_others(rank, size, folder, backend):
+    """The names of groups come again, with other members."""
+    for i, members in enumerate([(0, 1), (1, 2), (0, 2), (0, 1)]):
+        start_group(rank, size, os.path.join(folder, f"store{i}"), backend)
+        group = dist.new_group(list(members))
+        if rank in members:
+            gathered, _ = tessera.all_gather(torch.full((1,), float(rank)), group=group)
+            assert gathered.tolist() == list(members)
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("backend", ["tessera", "gloo"])
+def test_groups_of_one_name_and_other_members_meet(tmp_path, backend):
+    run_ranks(3, _groups_of_others, str(tmp_path), backend, backend=None)
 
 
 TORCHRUN_PROGRAM = """
