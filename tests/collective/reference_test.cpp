@@ -1,7 +1,7 @@
 // Random ragged cases against simple loops in one process: every rank knows the tensors of all, and so what it must get.
 #include <tessera/collective.hpp>
 
-#include "comm/statement.hpp"
+#include "comm/comm_state.hpp"
 #include "support/random.hpp"
 
 namespace tessera::testing_support {
@@ -206,7 +206,8 @@ RC_GTEST_PROP(Reference, SumsHaveTheSameBitsWhateverTheWay, ()) {
     comm.reset_stats();
     all_reduce(comm, in_place, op, in_place);
     // Unless all of it travels with the announcement, peers read what others would be writing over.
-    const int64_t rounds = comm.size() > 1 && x.bytes() <= static_cast<int64_t>(kInlineBytes) ? 1 : 2;
+    const size_t travels = comm.state().transport().inline_bytes(x, true);
+    const int64_t rounds = comm.size() > 1 && x.bytes() <= static_cast<int64_t>(travels) ? 1 : 2;
     require(x.bytes() == 0 || comm.stats().moves == rounds, "in place takes two rounds");
     require_equal(in_place, expected, "all_reduce in place");
 
