@@ -9,15 +9,14 @@ PyTorch's own code on both sides, but for two functions that tessera replaces: s
 
 import argparse
 import logging
-import statistics
 import tempfile
-import time
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from turns import in_turns, print_head, print_row
 
 import tessera.backend  # noqa: F401  registers the backend
 
@@ -81,40 +80,20 @@ def cases():
         yield f"all_to_all_single, {label}", all_to_all_case(total), total
 
 
-def timed(call, repeats, group):
-    dist.barrier(group=group)
-    call()  # brings the ranks closer together than a barrier over sockets does
-    start = time.perf_counter()
-    for _ in range(repeats):
-        call()
-    return (time.perf_counter() - start) / repeats
-
-
 def be_rank(rank, size, store_file, rounds, only):
     torch.set_num_threads(1)
     logging.getLogger("torch.distributed.tensor").setLevel(logging.ERROR)  # of the fallback over Gloo
     dist.init_process_group("tessera", store=dist.FileStore(store_file, size), rank=rank, world_size=size)
     groups = {"tessera": dist.new_group(backend="tessera"), "gloo": dist.new_group(backend="gloo")}
     if rank == 0:
-        print(f"{size} ranks, {rounds} rounds; µs: median (best)")
-        print(f"{'':34}{'tessera':>20}{'gloo':>22}{'gloo/tessera':>20}")
+        print_head(size, rounds, "tessera", "gloo")
     for name, make, total in cases():
         if only not in name:
             continue
         calls = {backend: make(group, size, rank) for backend, group in groups.items()}
-        repeats = 100 if total == SMALL else 1
-        times = {backend: [] for backend in calls}
-        for i in range(rounds + 1):
-            for backend in sorted(calls, reverse=i % 2 == 0):
-                slowest = torch.tensor([timed(calls[backend], repeats, groups[backend])])
-                dist.all_reduce(slowest, dist.ReduceOp.MAX)
-                if i > 0:  # the first round warms up
-                    times[backend].append(slowest.item() * 1e6)
+        times = in_turns(calls, rounds, dict.fromkeys(calls, 100 if total == SMALL else 1))
         if rank == 0:
-            ratio = statistics.median(g / t for g, t in zip(times["gloo"], times["tessera"], strict=True))
-            ours, theirs = (f"{statistics.median(times[b]):.0f} ({min(times[b]):.0f})" for b in ("tessera", "gloo"))
-            of_best = min(times["gloo"]) / min(times["tessera"])
-            print(f"{name:34}{ours:>20}{theirs:>22}{f'{ratio:.1f} ({of_best:.1f})':>20}", flush=True)
+            print_row(name, times["tessera"], times["gloo"])
     dist.destroy_process_group()
 
 

@@ -22,6 +22,7 @@ import time
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from turns import in_turns, timed
 
 import tessera
 
@@ -83,17 +84,6 @@ def steps(gathers, label, mean, rank, size, with_backward):
     return made
 
 
-def timed(step, repeats):
-    dist.barrier()
-    step()  # brings the ranks closer together than a barrier over sockets does
-    start = time.perf_counter()
-    for _ in range(repeats):
-        step()
-    slowest = torch.tensor([(time.perf_counter() - start) / repeats])
-    dist.all_reduce(slowest, dist.ReduceOp.MAX)
-    return slowest.item()
-
-
 def repeats_of(step, seconds):
     """As many as take that long; the same on all ranks. Warms up, too."""
     timed(step, 1)
@@ -104,12 +94,7 @@ def repeats_of(step, seconds):
 def compare(calls, rounds, seconds):
     """The best round of each, in µs."""
     repeats = {name: repeats_of(step, seconds) for name, step in calls.items()}
-    best = dict.fromkeys(calls, float("inf"))
-    names = list(calls)
-    for i in range(rounds):
-        for name in names[i % len(names) :] + names[: i % len(names)]:
-            best[name] = min(best[name], timed(calls[name], repeats[name]) * 1e6)
-    return best
+    return {name: min(times) for name, times in in_turns(calls, rounds, repeats).items()}
 
 
 def print_row(label, best):

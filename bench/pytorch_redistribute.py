@@ -4,20 +4,19 @@
 
 The process group is Gloo's: DTensor moves over it, tessera's ranks meet through it and share memory. Each case runs
 both ways in every round, in turns; a round's time is the slowest rank's. Printed: the median over the rounds of each,
-and the median of the rounds' ratios. "backward" is forward and backward together.
+the best round, and two ratios: the median of the rounds', and that of the best. "backward" is forward and backward together.
 """
 
 import argparse
 import logging
-import statistics
 import tempfile
-import time
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from turns import in_turns, print_head, print_row
 
 import tessera
 
@@ -61,36 +60,19 @@ def make(mesh, total, uneven, source, target, backward):
     return run
 
 
-def timed(run, move, repeats):
-    dist.barrier()
-    start = time.perf_counter()
-    for _ in range(repeats):
-        run(move)
-    return (time.perf_counter() - start) / repeats
-
-
 def be_rank(rank, size, store_file, rounds):
     torch.set_num_threads(1)
     logging.getLogger("torch.distributed.tensor").setLevel(logging.ERROR)  # of the fallback over Gloo
     dist.init_process_group("gloo", store=dist.FileStore(store_file, size), rank=rank, world_size=size)
     mesh = init_device_mesh("cpu", (size,))
-    ways = {"tessera": tessera.redistribute, "DTensor": theirs}
     if rank == 0:
-        print(f"{size} ranks, {rounds} rounds; µs: median (best)")
-        print(f"{'':34}{'tessera':>20}{'DTensor, Gloo':>22}{'ratio':>10}")
+        print_head(size, rounds, "tessera", "DTensor, Gloo")
     for name, total, *case in cases():
         run = make(mesh, total, *case)
-        times = {way: [] for way in ways}
-        for i in range(rounds + 1):
-            for way in sorted(ways, reverse=i % 2 == 0):
-                slowest = torch.tensor([timed(run, ways[way], 20 if total == SMALL else 1)])
-                dist.all_reduce(slowest, dist.ReduceOp.MAX)
-                if i > 0:  # the first round warms up
-                    times[way].append(slowest.item() * 1e6)
+        calls = {"tessera": lambda run=run: run(tessera.redistribute), "DTensor": lambda run=run: run(theirs)}
+        times = in_turns(calls, rounds, dict.fromkeys(calls, 20 if total == SMALL else 1))
         if rank == 0:
-            ratio = statistics.median(d / t for d, t in zip(times["DTensor"], times["tessera"], strict=True))
-            ours, other = (f"{statistics.median(times[w]):.0f} ({min(times[w]):.0f})" for w in ("tessera", "DTensor"))
-            print(f"{name:34}{ours:>20}{other:>22}{ratio:>10.1f}", flush=True)
+            print_row(name, times["tessera"], times["DTensor"])
     dist.destroy_process_group()
 
 
