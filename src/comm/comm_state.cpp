@@ -40,7 +40,9 @@ class QueuedTask : public Task {
       throw Error(
           "a Work was started before a fork and cannot be waited for "
           "in the child");
-    while (!by_itself_ && !is_done()) go_on();
+    while (!by_itself_ && !is_done()) {
+      if (!go_on()) throw Error("the communicator ended on another thread before this call was over");
+    }
     std::unique_lock lock(guard_);
     wait_for_worker(lock);
     seen_ = true;
@@ -49,7 +51,7 @@ class QueuedTask : public Task {
   void drop() noexcept override {
     if (forked()) return;
     const auto comm = comm_.lock();
-    if (!by_itself_ && comm != nullptr && !comm->may_go_on()) return;  // its own thread will
+    if (!by_itself_ && (comm == nullptr || !comm->may_go_on())) return;  // its own thread will, or nobody
     while (!by_itself_ && !is_done()) go_on();
     std::unique_lock lock(guard_);
     wait_for_worker(lock);
@@ -78,9 +80,13 @@ class QueuedTask : public Task {
     std::lock_guard lock(guard_);
     return done_;
   }
-  void go_on() {
-    if (const auto comm = comm_.lock()) comm->go_on();
+  // False: nobody can, as the communicator is gone.
+  bool go_on() {
+    const auto comm = comm_.lock();
+    if (comm == nullptr) return is_done();
+    comm->go_on();
     std::this_thread::yield();
+    return true;
   }
 
   const int born_in_ = current_generation();
@@ -132,7 +138,11 @@ CommState::CommState(std::unique_ptr<Transport> transport, std::string name, std
       born_in_(current_generation()),
       timeout_(timeout.count()) {}
 
-CommState::~CommState() { close("its Comm was destroyed"); }
+// What goes on only on another thread is under way for good: whatever it receives into must stay.
+CommState::~CommState() {
+  close("its Comm was destroyed");
+  if (!fibers_.empty()) new std::pair(std::move(transport_), std::move(workspace));
+}
 
 void CommState::close(const std::string& farewell) noexcept {
   if (closed_.exchange(true)) return;

@@ -17,7 +17,7 @@ constexpr size_t kGuardBytes = 4096;
 constexpr size_t kStackBytes = (size_t{1} << 20) + kGuardBytes;  // pages that are never touched cost nothing
 
 thread_local Fiber* current = nullptr;
-thread_local std::vector<FiberQueue*> queues;
+thread_local std::vector<std::shared_ptr<FiberQueue::Fibers>> queues;
 
 std::byte* new_stack() {
   void* memory = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
@@ -63,19 +63,16 @@ bool Fiber::inside() { return current != nullptr; }
 
 void Fiber::pause() { current->change(current->there_, current->here_); }
 
-FiberQueue::~FiberQueue() {
-  std::erase(queues, this);
-  // Of another thread, where they were not ended: what they hold may be in use, and stays.
-  for (auto& fiber : fibers_) static_cast<void>(fiber.release());
-}
+FiberQueue::~FiberQueue() { own_->given_up = true; }
 
 void FiberQueue::push(std::function<void()> fn) {
-  if (fibers_.empty()) {
-    owner_ = std::this_thread::get_id();
-    if (std::find(queues.begin(), queues.end(), this) == queues.end()) queues.push_back(this);
+  if (empty()) {
+    own_->owner = std::this_thread::get_id();
+    if (std::find(queues.begin(), queues.end(), own_) == queues.end()) queues.push_back(own_);
   }
-  fibers_.push_back(std::make_unique<Fiber>(std::move(fn)));
-  if (fibers_.size() == 1) progress();
+  own_->fibers.push_back(std::make_unique<Fiber>(std::move(fn)));
+  own_->size = own_->fibers.size();
+  if (own_->fibers.size() == 1) own_->progress();
 }
 
 void FiberQueue::check_thread() const {
@@ -86,19 +83,27 @@ void FiberQueue::check_thread() const {
       "use MPI_THREAD_MULTIPLE");
 }
 
+FiberQueue::Fibers::~Fibers() {
+  for (auto& fiber : fibers) static_cast<void>(fiber.release());
+}
+
 // The first of them.
-void FiberQueue::progress() {
-  if (running_ || Fiber::inside()) return;
-  running_ = true;
-  while (!fibers_.empty() && fibers_.front()->resume()) fibers_.pop_front();
-  running_ = false;
+void FiberQueue::Fibers::progress() {
+  if (running || Fiber::inside()) return;
+  running = true;
+  while (!given_up && !fibers.empty() && fibers.front()->resume()) {
+    fibers.pop_front();
+    size = fibers.size();
+  }
+  running = false;
 }
 
 void FiberQueue::progress_all() {
   if (Fiber::inside()) return;
   for (size_t i = 0; i < queues.size(); ++i) {
-    if (queues[i]->empty()) queues.erase(queues.begin() + static_cast<ptrdiff_t>(i--));
-    else queues[i]->progress();
+    const auto queue = queues[i];
+    if (queue->given_up || queue->fibers.empty()) queues.erase(queues.begin() + static_cast<ptrdiff_t>(i--));
+    else queue->progress();
   }
 }
 

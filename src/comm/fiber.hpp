@@ -4,6 +4,7 @@
 
 #include <ucontext.h>
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -42,24 +43,36 @@ class Fiber {
 // One after the other. For the thread that made the first of them.
 class FiberQueue {
  public:
+  FiberQueue() : own_(std::make_shared<Fibers>()) {}
+  // What is left, as it was not waited for and this is another thread: nobody goes on with it any more, and as what it holds
+  // may be in use, that stays.
   ~FiberQueue();
+  FiberQueue(const FiberQueue&) = delete;
+  FiberQueue& operator=(const FiberQueue&) = delete;
   // Starts it if it is the first.
   void push(std::function<void()> fn);
   // Throws Error on another thread than its own.
   void check_thread() const;
-  bool empty() const { return fibers_.empty(); }
-  bool is_own_thread() const { return owner_ == std::this_thread::get_id(); }
+  bool empty() const { return own_->size == 0; }
+  bool is_own_thread() const { return own_->owner == std::this_thread::get_id(); }
 
   // All of this thread, where it is in none of them.
   static void progress_all();
   static bool any_here();
 
- private:
-  void progress();
+  // Known to the thread that goes on with them, and to their queue, which may end on another.
+  struct Fibers {
+    ~Fibers();
+    std::deque<std::unique_ptr<Fiber>> fibers;
+    std::atomic<size_t> size{0};
+    std::atomic<std::thread::id> owner{};
+    std::atomic<bool> given_up{false};
+    bool running = false;
+    void progress();
+  };
 
-  std::deque<std::unique_ptr<Fiber>> fibers_;
-  std::thread::id owner_;
-  bool running_ = false;
+ private:
+  const std::shared_ptr<Fibers> own_;
 };
 
 // For loops that wait: lets others of this thread go on. True: it was a fiber that paused, and has waited enough.
