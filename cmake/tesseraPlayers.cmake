@@ -21,6 +21,15 @@ foreach(mpi OPENMPI MPICH)
     add_custom_target(bench_${name} DEPENDS ${program})
     add_dependencies(bench_players bench_${name})
     install(PROGRAMS ${program} DESTINATION libexec/tessera OPTIONAL)
+    # No player, but a question of its own: whether that MPI's types are faster than packing.
+    string(TOLOWER datatypes_${mpi} name)
+    add_custom_command(OUTPUT ${PROJECT_BINARY_DIR}/bench/${name}
+      COMMAND ${TESSERA_${mpi}_CXX} -std=c++20 -O3 -Wall -Wextra -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX
+              $<$<BOOL:${TESSERA_WERROR}>:-Werror> ${players}/datatypes.cpp -o ${PROJECT_BINARY_DIR}/bench/${name}
+      DEPENDS ${players}/datatypes.cpp
+      COMMAND_EXPAND_LISTS VERBATIM)
+    add_custom_target(bench_${name} DEPENDS ${PROJECT_BINARY_DIR}/bench/${name})
+    add_dependencies(bench_players bench_${name})
     set(launcher ${TESSERA_${mpi}_RUN})
   endif()
   set_property(SOURCE ${PROJECT_SOURCE_DIR}/cli/bench_run.cpp APPEND PROPERTY
