@@ -17,6 +17,8 @@ namespace {
 // it.
 struct CallPlan {
   std::vector<Arranged> arranged;
+  std::vector<Choice> choices;  // by operation
+  std::string schedule;         // what they are, in words
   PeerTensors peers;
   Rounds rounds;
   Stats counted;  // what its moves add to the statistics
@@ -91,7 +93,12 @@ class Engine : private Meanwhile {
   bool is_trusted() const { return batch_.size() == 1 && batch_[0].trusted && can_trust(comm_, batch_[0]); }
   void trust() {
     begin();
-    moved_ = &(trusted_ = gather_trusted(comm_, batch_[0], outcomes_[0]));
+    try {
+      trusted_ = gather_trusted(comm_, batch_[0], outcomes_[0], deadline_);
+    } catch (const PeerTrouble& trouble) {
+      comm_.fail(trouble, call_);
+    }
+    moved_ = &trusted_;
   }
 
   // Where to look for an earlier call like this one. A gradient has the line of its forward, and is another operation.
@@ -127,6 +134,7 @@ class Engine : private Meanwhile {
     comm_.decode_changes(agreement);
     w_.mine.push_back(batch_[0].x);
     w_.mine.push_back(outcomes_[0].tensor);
+    add_scratch(plan);
     move_rounds(plan);
     return true;
   }
@@ -179,6 +187,7 @@ class Engine : private Meanwhile {
       for (size_t op = 0; op < batch_.size(); ++op) {
         plan.arranged.push_back(arrange(comm_.call_name(call_), agreement.records, op, batch_[op], comm_.rank()));
       }
+      choose_schedules(plan, agreement.records);
     }
     prepare_outputs(plan);
     if (!agreement.repeated) work_out(plan, agreement.records);
@@ -253,17 +262,36 @@ class Engine : private Meanwhile {
     }
   }
 
+  // What travelled within the records is there, and goes over no network.
+  void choose_schedules(CallPlan& plan, const std::vector<Record>& records) {
+    const Network* network = all_inlined(records) ? nullptr : comm_.transport().network();
+    plan.choices.clear();
+    plan.schedule.clear();
+    for (const Arranged& arranged : plan.arranged) {
+      plan.choices.push_back(choose(arranged, comm_.rank(), network));
+      const std::string text = plan.choices.back().text();
+      if (!text.empty()) plan.schedule += (plan.schedule.empty() ? "" : "; ") + text;
+    }
+  }
+
   void work_out(CallPlan& plan, const std::vector<Record>& records) {
     note_peers(records, plan.peers);
     plan.rounds.clear();
     plan.counted = {};
-    size_t first = 0;
-    for (const Arranged& arranged : plan.arranged) {
-      append_moves(arranged, comm_.rank(), static_cast<int>(first), w_.mine, comm_.transport().owners_send(),
+    Numbers numbers{0, 0};
+    for (const Arranged& arranged : plan.arranged) numbers.scratch += tensors_of(arranged);
+    for (size_t op = 0; op < plan.arranged.size(); ++op) {
+      append_moves(plan.arranged[op], plan.choices[op], comm_.transport().network(), comm_.rank(), numbers, w_.mine,
                    plan.rounds);
-      first += 1 + output_count(arranged.op, comm_.size());
+      numbers.x += tensors_of(plan.arranged[op]);
+      if (plan.choices[op].has_scratch) ++numbers.scratch;
     }
+    for (auto& list : plan.peers) list.resize(static_cast<size_t>(numbers.scratch), nullptr);
     for (const Move& round : plan.rounds.all()) count(round, plan.counted);
+  }
+
+  int tensors_of(const Arranged& arranged) const {
+    return 1 + static_cast<int>(output_count(arranged.op, comm_.size()));
   }
 
   void note_peers(const std::vector<Record>& records, PeerTensors& peers) const {
@@ -300,6 +328,7 @@ class Engine : private Meanwhile {
       comm_.fail(trouble, call_);
     }
     moved_ = &plan.counted;
+    schedule_ = &plan.schedule;
   }
 
   void move_inlined(CallPlan& plan, std::span<std::byte* const> memory, const RawRecords& said, bool all) {
@@ -331,6 +360,15 @@ class Engine : private Meanwhile {
         if (!has_output(a, comm_.rank())) continue;
         if (!out.defined()) out = new_output(a, batch_[op], i);
       }
+    }
+    add_scratch(plan);
+  }
+
+  // Behind all other tensors.
+  void add_scratch(const CallPlan& plan) {
+    for (size_t op = 0; op < batch_.size(); ++op) {
+      if (!plan.choices[op].has_scratch) continue;
+      w_.mine.push_back(Tensor::empty(plan.arranged[op].dtype, plan.choices[op].scratch));
     }
   }
 
@@ -384,7 +422,7 @@ class Engine : private Meanwhile {
     Stats& s = comm_.stats;
     s.allocations += allocations_;
     s.bytes_allocated += bytes_allocated_;
-    comm_.recorder.end(call_, moved_ == nullptr ? 0 : moved_->bytes_received, error);
+    comm_.recorder.end(call_, moved_ == nullptr ? 0 : moved_->bytes_received, schedule_, error);
     if (moved_ == nullptr) return;
     s.moves += moved_->moves;
     s.messages += moved_->messages;
@@ -406,6 +444,7 @@ class Engine : private Meanwhile {
   CallPlan* replayed_ = nullptr;  // what a replay follows
   bool prepared_ = false;         // and what of it needs nobody else is done
   const Stats* moved_ = nullptr;  // what was moved, once it was
+  const std::string* schedule_ = nullptr;
   Stats trusted_;
   int64_t allocations_ = 0;
   int64_t bytes_allocated_ = 0;

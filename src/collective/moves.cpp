@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 
 #include "tensor/strided.hpp"
 
@@ -123,49 +124,104 @@ void append_exchange(const Arranged& a, int rank, int x, int out, std::span<cons
   for (const Overlap& sent : exchange.sends(rank)) mover.send(sent.rank, x, sent.box.relative_to(own->offset));
 }
 
-// What a wire carries in the time that a second round takes, or more: with 1 MiB in all, 4 ranks over TCP gain nothing.
-constexpr int64_t kRoundBytes = int64_t{2} << 20;
+// Rows along one dimension, which ranks hold parts of, on their way to all. Their parts lie in `source`: each its own, or
+// in their place in the whole.
+struct Gathering {
+  Dims shape;
+  size_t dim = 0;
+  Sizes sizes;
+  int source = 0, out = 0;
+  bool in_place = false;
+  size_t first_round = 0;
 
-SpreadGather::Stretch intersect(SpreadGather::Stretch a, SpreadGather::Stretch b) {
-  return {std::max(a.begin, b.begin), std::min(a.end, b.end)};
-}
+  Box rows(Stretch stretch, int64_t origin) const {
+    Box box = Box::whole(shape);
+    box.offset[dim] = stretch.begin - origin;
+    box.extent[dim] = stretch.length();
+    return box;
+  }
+  int64_t row_bytes(DType dtype) const {
+    Dims row = shape;
+    row[dim] = 1;
+    return volume(row) * size_bytes(dtype);
+  }
+};
 
-Box rows_of(const Arranged& a, SpreadGather::Stretch rows, int64_t origin) {
-  Box box = Box::whole(a.to.shape());
-  box.offset[static_cast<size_t>(a.dim)] = rows.begin - origin;
-  box.extent[static_cast<size_t>(a.dim)] = std::max<int64_t>(rows.end - rows.begin, 0);
-  return box;
-}
-
-int64_t row_bytes(const Arranged& a) {
-  Dims row = a.to.shape();
-  row[static_cast<size_t>(a.dim)] = 1;
-  return volume(row) * size_bytes(a.dtype);
-}
-
-void append_spread(const Arranged& a, const SpreadGather& spread, int rank, int x, std::span<const Tensor> mine,
-                   Rounds& rounds) {
-  const int out = x + 1, ranks = a.to.ranks();
-  const SpreadGather::Stretch own = spread.own(rank);
-  rounds[1];  // both exist before either is referred to
-  Mover first(rank, mine, rounds[0]), second(rank, mine, rounds[1]);
-  first.fetch(out, rows_of(a, own, 0), {rank, x, rows_of(a, own, own.begin)});
-  for (int peer = 0; peer < ranks; ++peer) {
-    if (peer == rank) continue;
-    const auto coming = spread.first(peer, rank), going = spread.first(rank, peer);
-    first.fetch(out, rows_of(a, coming, 0), {peer, x, rows_of(a, coming, spread.own(peer).begin)});
-    if (!going.empty()) first.send(peer, x, rows_of(a, going, own.begin));
-    for (const auto& rows : spread.second(peer, rank)) {
-      second.fetch(out, rows_of(a, rows, 0), {peer, out, rows_of(a, rows, 0)});
-    }
-    for (const auto& rows : spread.second(rank, peer)) {
-      if (!rows.empty()) second.send(peer, out, rows_of(a, rows, 0));
-    }
+void append_gather(const Gathering& g, const Choice& choice, const GatherSchedules& schedules, int rank,
+                   std::span<const Tensor> mine, Rounds& rounds) {
+  const Schedule& schedule = cheapest(choice.gather);
+  const auto round = [&](size_t number) { return Mover(rank, mine, rounds[g.first_round + number]); };
+  round(static_cast<size_t>(schedule.rounds) - 1);  // all ranks have as many
+  const auto source = [&](const Hop& hop) {
+    const int64_t origin = hop.first_hand && !g.in_place ? schedules.own(hop.from).begin : 0;
+    return Term{hop.from, hop.first_hand ? g.source : g.out, g.rows(hop.rows, origin)};
+  };
+  const Stretch own = schedules.own(rank);
+  round(0).fetch(g.out, g.rows(own, 0), source({0, rank, rank, own, true}));
+  for (const Hop& hop : schedules.hops_to(schedule, rank)) {
+    round(hop.round).fetch(g.out, g.rows(hop.rows, 0), source(hop));
+  }
+  for (const Hop& hop : schedules.hops_from(schedule, rank)) {
+    const Term term = source(hop);
+    round(hop.round).send(hop.to, term.tensor, term.box);
   }
 }
 
-bool may_spread(const Arranged& a) {
-  return a.op == OpCode::all_gather && !a.as_parts && a.reduction.op != ReduceOp::premul_sum;
+// The first dimension that has something for everyone, else the longest.
+size_t dim_to_cut(const Dims& shape, int ranks) {
+  const auto* wide = std::find_if(shape.begin(), shape.end(), [&](int64_t extent) { return extent >= ranks; });
+  return static_cast<size_t>((wide != shape.end() ? wide : std::max_element(shape.begin(), shape.end())) -
+                             shape.begin());
+}
+
+Sizes all_at(int rank, int64_t extent, int ranks) {
+  Sizes sizes(static_cast<size_t>(ranks), 0);
+  sizes[static_cast<size_t>(rank)] = extent;
+  return sizes;
+}
+
+// The rank that has all, or is to have it.
+int only_holder(const AxisLayout& layout) {
+  for (int r = 0; r < layout.ranks(); ++r) {
+    if (layout.holds(r)) return r;
+  }
+  return 0;
+}
+
+// What an operation gathers, where that may take several rounds.
+std::optional<Gathering> gathering_of(const Arranged& a, Numbers numbers) {
+  const Dims& shape = a.to.shape();
+  const bool scaled = a.reduction.op == ReduceOp::premul_sum && !a.from.is_partial();
+  if (!a.moves || a.as_parts || scaled || shape.empty() || volume(shape) == 0) return std::nullopt;
+  const int out = numbers.x + 1, ranks = a.to.ranks();
+  const size_t dim = dim_to_cut(shape, ranks);
+  switch (a.op) {
+    case OpCode::all_gather:
+    case OpCode::all_gather_same: return Gathering{shape, static_cast<size_t>(a.dim), a.sizes, numbers.x, out};
+    case OpCode::broadcast:
+      return Gathering{shape, dim, all_at(only_holder(a.from), shape[dim], ranks), numbers.x, out};
+    case OpCode::all_reduce: return Gathering{shape, dim, even_sizes(shape[dim], ranks), out, out, true, 1};
+    default: return std::nullopt;
+  }
+}
+
+// What an operation sums up for whom: sizes along a dimension.
+struct Summing {
+  size_t dim = 0;
+  Sizes sizes;
+};
+std::optional<Summing> summing_of(const Arranged& a) {
+  const Dims& shape = a.to.shape();
+  if (!a.moves || shape.empty() || volume(shape) == 0) return std::nullopt;
+  if (a.op == OpCode::reduce_scatter) return Summing{static_cast<size_t>(a.dim), a.sizes};
+  if (a.op != OpCode::reduce) return std::nullopt;
+  const size_t dim = dim_to_cut(shape, a.to.ranks());
+  return Summing{dim, all_at(only_holder(a.to), shape[dim], a.to.ranks())};
+}
+
+AxisLayout even_cut(const Arranged& a, const Summing& summing) {
+  return AxisLayout(a.to.shape(), axis_shard(static_cast<int64_t>(summing.dim), even_stretches(summing.sizes)),
+                    a.to.ranks());
 }
 
 bool reduces_in_one_round(const Arranged& a) {
@@ -173,48 +229,54 @@ bool reduces_in_one_round(const Arranged& a) {
   return !a.shares_elements && volume(a.to.shape()) * size_bytes(a.dtype) <= kOneRoundBytes;
 }
 
-// The first dimension that has something for everyone, else the longest.
+// What the ranks of an all_reduce sum up in its first round.
 AxisPlacement cut_for(const Dims& shape, int ranks) {
   if (shape.empty()) return axis_at(0);
-  const auto* wide = std::find_if(shape.begin(), shape.end(), [&](int64_t extent) { return extent >= ranks; });
-  const auto* chosen = wide != shape.end() ? wide : std::max_element(shape.begin(), shape.end());
-  return axis_shard(chosen - shape.begin(), even_sizes(*chosen, ranks));
+  const size_t dim = dim_to_cut(shape, ranks);
+  return axis_shard(static_cast<int64_t>(dim), even_sizes(shape[dim], ranks));
+}
+
+// Of the few bytes for which one round is worth a thought at all. In two, each rank gets its stretch of all terms, and then
+// those of the others.
+bool one_round_is_cheaper(const Arranged& a, const std::vector<Schedule>& gather, const Network& network) {
+  const auto ranks = static_cast<double>(a.to.ranks());
+  const double bytes = static_cast<double>(volume(a.to.shape()) * size_bytes(a.dtype));
+  const Prices& prices = network.prices;
+  const auto round = [&](double out) {
+    return prices.round_us + (ranks - 1) * prices.message_us + out * prices.byte_us;
+  };
+  return round((ranks - 1) * bytes) <= round((ranks - 1) / ranks * bytes) + cheapest(gather).us;
 }
 
 }  // namespace
 
-SpreadGather::SpreadGather(const Sizes& sizes) {
-  const auto ranks = static_cast<int64_t>(sizes.size());
-  const int64_t total = std::accumulate(sizes.begin(), sizes.end(), int64_t{0}), each = total / ranks;
-  for (int64_t r = 0, at = 0, even = 0; r < ranks; ++r) {
-    const int64_t length = each + (r < total % ranks ? 1 : 0), size = sizes[static_cast<size_t>(r)];
-    owns_.push_back({at, at + size});
-    evens_.push_back({even, even + length});
-    at += size;
-    even += length;
+std::string Choice::text() const {
+  std::string all;
+  for (const auto* schedules : {&sum, &gather}) {
+    if (!schedules->empty()) all += (all.empty() ? "" : "; then ") + explain(*schedules);
   }
+  return all;
 }
 
-SpreadGather::Stretch SpreadGather::first(int from, int to) const { return intersect(own(from), even(to)); }
-
-// A rank's own rows do not come back to it.
-std::array<SpreadGather::Stretch, 2> SpreadGather::second(int from, int to) const {
-  const Stretch all = even(from), has = own(to);
-  if (has.empty()) return {all, {}};
-  return {intersect(all, {all.begin, has.begin}), intersect(all, {has.end, all.end})};
-}
-
-// By the rank that sends most in each round.
-bool SpreadGather::pays(int64_t row_bytes) const {
-  const auto ranks = static_cast<int>(owns_.size());
-  const auto length = [](const Stretch& s) { return std::max<int64_t>(s.end - s.begin, 0); };
-  int64_t direct = 0, one = 0, two = 0;
-  for (int r = 0; r < ranks; ++r) {
-    direct = std::max(direct, length(own(r)) * (ranks - 1));
-    one = std::max(one, length(own(r)) - length(first(r, r)));
-    two = std::max(two, length(even(r)) * (ranks - 1));
+Choice choose(const Arranged& a, int rank, const Network* network) {
+  Choice choice;
+  choice.in_one_round = a.op == OpCode::all_reduce && reduces_in_one_round(a);
+  if (network == nullptr) return choice;
+  if (const auto gathering = gathering_of(a, {})) {
+    const GatherSchedules schedules(gathering->sizes, gathering->row_bytes(a.dtype), *network);
+    choice.gather = schedules.all();
+    choice.in_one_round = choice.in_one_round && one_round_is_cheaper(a, choice.gather, *network);
+    if (choice.in_one_round) choice.gather.clear();
   }
-  return 2 * direct >= 3 * (one + two) && direct - one - two > kRoundBytes / std::max<int64_t>(row_bytes, 1);
+  const bool apart = network->hosts.count() == network->hosts.ranks();
+  if (const auto summing = summing_of(a); summing && apart) {
+    Dims row = a.to.shape();
+    row[summing->dim] = 1;
+    choice.sum = sum_schedules(summing->sizes, volume(row) * size_bytes(a.dtype), *network);
+    choice.has_scratch = cheapest(choice.sum).way == Way::spread;
+    if (choice.has_scratch) choice.scratch = even_cut(a, *summing).box(rank).extent;
+  }
+  return choice;
 }
 
 Move& Rounds::operator[](size_t number) {
@@ -233,23 +295,31 @@ void Rounds::clear() {
   count_ = 0;
 }
 
-void append_moves(const Arranged& a, int rank, int first_tensor, std::span<const Tensor> mine, bool owners_send,
-                  Rounds& rounds) {
+void append_moves(const Arranged& a, const Choice& choice, const Network* network, int rank, Numbers numbers,
+                  std::span<const Tensor> mine, Rounds& rounds) {
   if (!a.moves) return;
-  if (owners_send && may_spread(a)) {
-    const SpreadGather spread(a.sizes);
-    if (spread.pays(row_bytes(a))) return append_spread(a, spread, rank, first_tensor, mine, rounds);
-  }
-  const int x = first_tensor, out = first_tensor + 1;
+  const int x = numbers.x, out = numbers.x + 1;
+  const bool all_at_once = choice.gather.empty() || cheapest(choice.gather).way == Way::direct;
   Mover first(rank, mine, rounds[0]);
+  const auto gather = [&] {
+    const auto g = gathering_of(a, numbers);
+    append_gather(*g, choice, GatherSchedules(g->sizes, g->row_bytes(a.dtype), *network), rank, mine, rounds);
+  };
   if (a.exchange != nullptr) {
     append_exchange(a, rank, x, out, mine, rounds[0]);
   } else if (!a.send.empty()) {
     first.pairs(a, x, out);
-  } else if (a.op == OpCode::all_reduce && !reduces_in_one_round(a)) {
+  } else if (choice.has_scratch) {
+    const AxisLayout cut = even_cut(a, *summing_of(a));
+    first.between(a.from, cut, {x, false}, {numbers.scratch, false}, a.reduction);
+    Mover(rank, mine, rounds[1]).between(cut, a.to, {numbers.scratch, false}, {out, false}, {});
+  } else if (a.op == OpCode::all_reduce && !choice.in_one_round) {
     const AxisLayout cut(a.to.shape(), cut_for(a.to.shape(), a.to.ranks()), a.to.ranks());
     first.between(a.from, cut, {x, false}, {out, true}, a.reduction);
+    if (!all_at_once) return gather();
     Mover(rank, mine, rounds[1]).between(cut, a.to, {out, true}, {out, true}, {});
+  } else if (!all_at_once) {
+    gather();
   } else {
     first.between(a.from, a.to, {x, false}, {out, false}, a.reduction, a.as_parts);
   }

@@ -1,11 +1,12 @@
 // From an arranged operation to one rank's moves.
 #pragma once
 
-#include <array>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "collective/arrange.hpp"
+#include "collective/schedule.hpp"
 #include "comm/transport.hpp"
 
 namespace tessera {
@@ -26,33 +27,28 @@ class Rounds {
   size_t count_ = 0;
 };
 
-// A gather in two rounds, for where owners send: first each rank gets an even stretch of the whole, then all get that from
-// it. So the time follows the total, where a rank that has most of it would send it to each of the others.
-class SpreadGather {
- public:
-  explicit SpreadGather(const Sizes& sizes);
-  // Whether it makes up for the second round. The same on every rank.
-  bool pays(int64_t row_bytes) const;
-
-  struct Stretch {
-    int64_t begin = 0, end = 0;
-    bool empty() const { return begin >= end; }
-  };
-  Stretch own(int rank) const { return owns_[static_cast<size_t>(rank)]; }
-  Stretch even(int rank) const { return evens_[static_cast<size_t>(rank)]; }
-  // What one rank sends another in each of the rounds.
-  Stretch first(int from, int to) const;
-  std::array<Stretch, 2> second(int from, int to) const;
-
- private:
-  std::vector<Stretch> owns_, evens_;
+// How an operation is run between hosts: settled before its moves are worked out, alike on all ranks.
+struct Choice {
+  std::vector<Schedule> gather;  // of what is gathered, or of the second half of an all_reduce; none: directly
+  std::vector<Schedule> sum;     // of what is summed up for ranks of very different sizes
+  bool in_one_round = false;     // an all_reduce
+  Dims scratch;                  // of even stretches of such a sum, on this rank
+  bool has_scratch = false;
+  std::string text() const;  // empty where there was nothing to choose
 };
 
-// Appends `rank`'s part of the operation to the rounds. first_tensor is the
-// number of the operation's x; its outputs follow. `mine` are this rank's
+// `network`: what owners send over; null: where readers pull, or nothing has to be moved, all is direct.
+Choice choose(const Arranged& arranged, int rank, const Network* network);
+
+// The tensors of an operation, by number: alike on all ranks.
+struct Numbers {
+  int x = 0;        // its outputs follow
+  int scratch = 0;  // where the choice has one
+};
+
+// Appends `rank`'s part of the operation to the rounds. `mine` are this rank's
 // tensors: what already lies in its place is not moved.
-// `owners_send`: as the transport says.
-void append_moves(const Arranged& arranged, int rank, int first_tensor, std::span<const Tensor> mine, bool owners_send,
-                  Rounds& rounds);
+void append_moves(const Arranged& arranged, const Choice& choice, const Network* network, int rank, Numbers numbers,
+                  std::span<const Tensor> mine, Rounds& rounds);
 
 }  // namespace tessera

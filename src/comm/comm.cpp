@@ -52,6 +52,8 @@ Tensor Comm::allocate(DType dtype, const Dims& shape) const {
   return state().transport().allocate(dtype, shape);
 }
 
+std::string Comm::transport() const { return state().transport().describe(); }
+
 Stats Comm::stats() const {
   CommState& s = state();
   const Transport::Traffic traffic = s.transport().traffic();

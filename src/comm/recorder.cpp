@@ -40,14 +40,16 @@ void Recorder::begin(int64_t call, OpCode op, size_t batch, const Site& site) {
   e.bytes_received = 0;
   e.start = ticks_now();
   e.finished = false;
+  e.schedule.clear();
   e.error.clear();
 }
 
-void Recorder::end(int64_t call, int64_t bytes_received, const char* error) {
+void Recorder::end(int64_t call, int64_t bytes_received, const std::string* schedule, const char* error) {
   Entry& e = entry(call);
   e.bytes_received = bytes_received;
   e.end = ticks_now();
   e.finished = true;
+  if (schedule != nullptr) e.schedule = *schedule;
   if (error != nullptr) e.error = error;
 }
 
@@ -64,7 +66,7 @@ std::vector<CallRecord> Recorder::calls() const {
     const Entry& e = entries_[static_cast<size_t>(call % kRecordedCalls)];
     if (e.call != call) continue;
     list.push_back({e.call, operation_text(e.op, e.batch), site_text(e.site), e.bytes_received, time_of(e.start),
-                    time_of(e.finished ? e.end : e.start), e.finished, e.error});
+                    time_of(e.finished ? e.end : e.start), e.finished, e.error, e.schedule});
   }
   return list;
 }
@@ -90,10 +92,10 @@ std::string chrome_trace(const std::vector<CallRecord>& calls, const std::string
         "\n  {{\"name\": {}, \"cat\": {}, \"ph\": \"{}\", \"pid\": 0, \"tid\": "
         "{}, \"ts\": {:.3f}, \"dur\": {:.3f}, "
         "\"args\": {{\"call\": {}, \"site\": {}, \"bytes_received\": {}, "
-        "\"error\": {}}}}}",
+        "\"error\": {}{}}}}}",
         json_text(c.operation), json_text(comm), c.finished ? "X" : "B", rank, microseconds(c.start.time_since_epoch()),
         c.finished ? microseconds(c.end - c.start) : 0.0, c.number, json_text(c.site), c.bytes_received,
-        json_text(c.error));
+        json_text(c.error), c.schedule.empty() ? "" : ", \"schedule\": " + json_text(c.schedule));
   }
   return text + "\n]}\n";
 }

@@ -26,7 +26,8 @@ inline uint64_t ticks_now() {
 class Recorder {
  public:
   void begin(int64_t call, OpCode op, size_t batch, const Site& site);
-  void end(int64_t call, int64_t bytes_received, const char* error);
+  // `schedule`: in words; null: there was none to choose.
+  void end(int64_t call, int64_t bytes_received, const std::string* schedule, const char* error);
 
   std::vector<CallRecord> calls() const;
   // "#15 all_gather 1024 bytes, #16 barrier", the last few.
@@ -41,7 +42,7 @@ class Recorder {
     int64_t bytes_received = 0;
     uint64_t start = 0, end = 0;  // ticks
     bool finished = false;
-    std::string error;
+    std::string schedule, error;
   };
   Entry& entry(int64_t call) { return entries_[static_cast<size_t>(call % kRecordedCalls)]; }
 

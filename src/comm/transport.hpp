@@ -12,6 +12,7 @@
 #include <tessera/tensor.hpp>
 
 #include "comm/futex.hpp"
+#include "comm/network.hpp"
 #include "comm/saying.hpp"
 #include "tensor/view.hpp"
 
@@ -107,6 +108,9 @@ class Transport {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
+  // What carries the elements, in words.
+  virtual std::string describe() const = 0;
+
   // What the ranks of the next exchange are told of a tensor. `written`: the call writes to it, and peers may read what
   // it wrote; other tensors stay as they are until the call ends.
   virtual Handle handle_of(const Tensor& tensor, bool written) = 0;
@@ -138,14 +142,14 @@ class Transport {
   // Whether an all_gather of so many rows, whose sizes and all else the caller vouches for, has a shorter way than to agree
   // and to move; and that way, along dimension `dim`.
   virtual bool gathers_trusted(int64_t /*rows*/, int64_t /*row_bytes*/) const { return false; }
-  virtual void gather_trusted(const Tensor& /*x*/, const Tensor& /*out*/, size_t /*dim*/, const Sizes&) {}
+  virtual void gather_trusted(const Tensor& /*x*/, const Tensor& /*out*/, size_t /*dim*/, const Sizes&, Deadline) {}
 
   // Whether only one thread may call: then what is asynchronous goes on in that thread's later calls.
   virtual bool has_one_thread() const { return false; }
   virtual void check_thread() const {}  // throws Error on another one
 
-  // Whether each reader of a tensor costs its owner the time to send it.
-  virtual bool owners_send() const { return false; }
+  // What lies between the ranks where each reader of a tensor costs its owner the time to send it; null: readers pull.
+  virtual const Network* network() const { return nullptr; }
 
   // Lets a test look in, where one watches; also at a move that the transport does not run: of what travelled within the
   // records.

@@ -1,5 +1,8 @@
-// The schedules of a gather between very many hosts: the real moves, worked out without any data. Prints the table of
-// docs/many-machines.md.
+// How a gather goes between hosts: that every schedule brings every row to every rank, once over each way, and which one is
+// taken. For very many hosts it is worked out without data; that prints the table of docs/many-machines.md.
+#include <map>
+#include <set>
+
 #include <gtest/gtest.h>
 
 #include "collective/moves.hpp"
@@ -8,51 +11,150 @@ namespace tessera {
 namespace {
 
 constexpr int64_t kRowBytes = 256;
-// Of a network of today, to weigh them: a round that must wait for the one before, a message, a byte.
-constexpr double kRoundUs = 2, kMessageUs = 0.5, kByteUs = 1e-4;
 
-struct Load {  // of the rank that has most of it
-  size_t rounds = 0;
-  int64_t messages = 0, sent_bytes = 0;
-  double us() const {
-    return static_cast<double>(rounds) * kRoundUs + static_cast<double>(messages) * kMessageUs +
-           static_cast<double>(sent_bytes) * kByteUs;
-  }
-};
-
-// What the rank sends. The tensors are never touched: only where they lie matters.
-Load load_of(const Sizes& sizes, int rank, bool owners_send) {
-  static std::byte nowhere[1];
-  const auto ranks = static_cast<int>(sizes.size());
-  int64_t total = 0;
-  for (const int64_t size : sizes) total += size;
-  const Dims shape{total, kRowBytes}, part{sizes[static_cast<size_t>(rank)], kRowBytes};
-  Arranged a;
-  a.op = detail::OpCode::all_gather;
-  a.dtype = DType::u8;
-  a.moves = true;
-  a.sizes = sizes;
-  a.from = AxisLayout(shape, axis_shard(0, sizes), ranks);
-  a.to = AxisLayout(shape, axis_replicate(), ranks);
-  const std::vector<Tensor> mine{Tensor::view(nowhere, DType::u8, part, row_major(part)),
-                                 Tensor::view(nowhere + 1, DType::u8, shape, row_major(shape))};
-  Rounds rounds;
-  append_moves(a, rank, 0, mine, owners_send, rounds);
-  Load load{rounds.all().size(), 0, 0};
-  for (const Move& move : rounds.all()) {
-    load.messages += static_cast<int64_t>(move.sends.size());
-    for (const Send& send : move.sends) load.sent_bytes += send.box.elements();
-  }
-  return load;
+Network network_of(int ranks, int hosts, Prices prices = {}) {
+  std::vector<std::string> keys;
+  for (int r = 0; r < ranks; ++r) keys.push_back(std::to_string(r * hosts / ranks));
+  return {Hosts(keys), prices};
 }
 
-Load busiest(const Sizes& sizes, bool owners_send) {
-  Load most;
+// Ranks of one host that are not neighbours.
+Network dealt_out(int ranks, int hosts) {
+  std::vector<std::string> keys;
+  for (int r = 0; r < ranks; ++r) keys.push_back(std::to_string(r % hosts));
+  return {Hosts(keys), {}};
+}
+
+using Rows = std::vector<int>;  // how often each has come
+
+void add(Rows& rows, Stretch stretch) {
+  for (int64_t i = stretch.begin; i < stretch.end; ++i) ++rows[static_cast<size_t>(i)];
+}
+
+bool holds(const Rows& rows, Stretch stretch) {
+  return std::all_of(rows.begin() + stretch.begin, rows.begin() + stretch.end, [](int count) { return count == 1; });
+}
+
+using Key = std::tuple<size_t, int, int, int64_t, int64_t, bool>;
+Key key_of(const Hop& hop) { return {hop.round, hop.from, hop.to, hop.rows.begin, hop.rows.end, hop.first_hand}; }
+
+// Runs the hops in their order.
+void check_schedule(const GatherSchedules& schedules, const Schedule& schedule, const Network& network) {
+  const int ranks = network.hosts.ranks();
+  const auto total = static_cast<size_t>(schedules.own(ranks - 1).end);
+  std::set<Key> sent, came;
+  std::map<size_t, std::vector<Hop>> rounds;
+  std::vector<Rows> have(static_cast<size_t>(ranks), Rows(total, 0)),
+      to_host(static_cast<size_t>(network.hosts.count()), Rows(total, 0));
+  std::set<std::tuple<size_t, int, int, int64_t, int64_t>> across;
+  for (int r = 0; r < ranks; ++r) {
+    add(have[static_cast<size_t>(r)], schedules.own(r));
+    for (const Hop& hop : schedules.hops_from(schedule, r)) EXPECT_TRUE(sent.insert(key_of(hop)).second);
+    for (const Hop& hop : schedules.hops_to(schedule, r)) {
+      came.insert(key_of(hop));
+      rounds[hop.round].push_back(hop);
+      const int host = network.hosts.host_of(r);
+      // What several ranks of a host want of one other comes once.
+      if (network.hosts.host_of(hop.from) != host &&
+          across.insert({hop.round, hop.from, host, hop.rows.begin, hop.rows.end}).second) {
+        add(to_host[static_cast<size_t>(host)], hop.rows);
+      }
+    }
+  }
+  EXPECT_EQ(sent, came);
+  for (const auto& [number, hops] : rounds) {
+    EXPECT_LT(number, static_cast<size_t>(schedule.rounds));
+    const std::vector<Rows> before = have;
+    for (const Hop& hop : hops) {
+      const auto from = static_cast<size_t>(hop.from);
+      EXPECT_TRUE(holds(before[from], hop.rows)) << hop.from << " has not what it passes on in round " << number;
+      if (hop.first_hand) {
+        EXPECT_EQ(intersect(schedules.own(hop.from), hop.rows).length(), hop.rows.length());
+      }
+      add(have[static_cast<size_t>(hop.to)], hop.rows);
+    }
+  }
+  for (const Rows& rows : have) EXPECT_TRUE(holds(rows, {0, static_cast<int64_t>(total)}));
+  for (int r = 0; r < ranks; ++r) {
+    for (int64_t i = schedules.own(r).begin; i < schedules.own(r).end; ++i) {
+      for (int h = 0; h < network.hosts.count(); ++h) {
+        EXPECT_EQ(to_host[static_cast<size_t>(h)][static_cast<size_t>(i)], h == network.hosts.host_of(r) ? 0 : 1);
+      }
+    }
+  }
+}
+
+std::vector<Sizes> some_sizes(int ranks) {
+  const auto n = static_cast<size_t>(ranks);
+  Sizes even(n, 3), ragged, one(n, 0), most(n, 1);
+  for (size_t r = 0; r < n; ++r) ragged.push_back(static_cast<int64_t>((r * 7) % 5));
+  one[n / 2] = 37;
+  most[0] = 40;
+  return {even, ragged, one, most};
+}
+
+TEST(Schedules, EveryRowComesToEveryRankAndOnceToEveryHost) {
+  std::set<Way> seen;
+  for (const auto& [ranks, hosts] : {std::pair(3, 3), {4, 4}, {7, 7}, {16, 16}, {7, 3}, {8, 4}, {12, 5}}) {
+    for (const Network& network : {network_of(ranks, hosts), dealt_out(ranks, hosts)}) {
+      for (const Sizes& sizes : some_sizes(ranks)) {
+        const GatherSchedules schedules(sizes, kRowBytes, network);
+        for (const Schedule& schedule : schedules.all()) {
+          if (schedule.way == Way::direct) continue;  // is no hops, but a move between layouts
+          SCOPED_TRACE(fmt::format("{} ranks on {} hosts, sizes {}, way {}", ranks, hosts, fmt::join(sizes, ","),
+                                   static_cast<int>(schedule.way)));
+          check_schedule(schedules, schedule, network);
+          seen.insert(schedule.way);
+        }
+      }
+    }
+  }
+  EXPECT_EQ(seen.size(), 3u);
+}
+
+Way taken(const Sizes& sizes, int64_t row_bytes, const Prices& prices) {
+  const Network network = network_of(static_cast<int>(sizes.size()), static_cast<int>(sizes.size()), prices);
+  return cheapest(GatherSchedules(sizes, row_bytes, network).all()).way;
+}
+
+TEST(Schedules, TheCheapestIsTaken) {
+  Sizes even(8, 4), one(8, 0);
+  one[3] = 1 << 16;
+  EXPECT_EQ(taken(even, 64, {}), Way::direct);                            // few hosts, little to send
+  EXPECT_EQ(taken(even, 64, {.message_us = 100}), Way::logarithmic);      // messages are dear
+  EXPECT_EQ(taken(Sizes(1024, 4), 64, {}), Way::logarithmic);             // or there are many
+  EXPECT_EQ(taken(one, 1024, {}), Way::ring);                             // 64 MiB on one rank
+  EXPECT_EQ(taken(one, 16, {}), Way::spread);                             // 1 MiB: rounds count for more
+  EXPECT_EQ(taken(one, 16, {.round_us = 1000}), Way::direct);             // rounds are dear
+  EXPECT_EQ(taken({1 << 20, 5}, 1024, {.message_us = 10}), Way::direct);  // between two hosts there is one way
+  EXPECT_EQ(taken(Sizes(8, 0), 64, {.message_us = 10}), Way::direct);     // of nothing too
+  const Network network = network_of(8, 8, {2, 0.5, 1e-4});
+  EXPECT_EQ(cheapest(sum_schedules(one, 1024, network)).way, Way::spread);
+  EXPECT_EQ(cheapest(sum_schedules(even, 1024, network)).way, Way::direct);
+  EXPECT_EQ(explain(GatherSchedules(even, 64, network).all()),
+            "direct, 1 round: 5.68 us (spread 7.68, ring 18.4, logarithmic 8.68)");
+}
+
+struct Load {  // of the rank that has most of it
+  int64_t rounds = 0, messages = 0, sent_bytes = 0;
+};
+
+// What the busiest of some ranks sends. The tensors are never touched: only where they lie matters.
+Load busiest(const Sizes& sizes, const Schedule& schedule, const Network& network) {
+  const GatherSchedules schedules(sizes, kRowBytes, network);
   const size_t n = sizes.size();
+  Load most{schedule.rounds, 0, 0};
   for (const size_t rank : {size_t{0}, size_t{1}, n / 2, n - 1}) {
-    const Load load = load_of(sizes, static_cast<int>(rank), owners_send);
-    most = {std::max(most.rounds, load.rounds), std::max(most.messages, load.messages),
-            std::max(most.sent_bytes, load.sent_bytes)};
+    Load load;
+    if (schedule.way == Way::direct) {
+      load = {1, static_cast<int64_t>(n) - 1, sizes[rank] * kRowBytes * (static_cast<int64_t>(n) - 1)};
+    } else {
+      for (const Hop& hop : schedules.hops_from(schedule, static_cast<int>(rank))) {
+        ++load.messages;
+        load.sent_bytes += hop.rows.length() * kRowBytes;
+      }
+    }
+    most = {schedule.rounds, std::max(most.messages, load.messages), std::max(most.sent_bytes, load.sent_bytes)};
   }
   return most;
 }
@@ -62,10 +164,8 @@ struct Split {
   Sizes sizes;
 };
 
-// A mean of 16 KiB a rank.
-std::vector<Split> splits(int64_t ranks) {
+std::vector<Split> splits(int64_t ranks, int64_t mean) {
   const auto n = static_cast<size_t>(ranks);
-  const int64_t mean = 64;
   Split even{"even", Sizes(n, mean)}, skewed{"skewed", Sizes(n, mean / 2)}, one{"one has all", Sizes(n, 0)};
   skewed.sizes[0] += ranks * mean / 2;  // half of it on one rank
   one.sizes[0] = ranks * mean;
@@ -73,27 +173,38 @@ std::vector<Split> splits(int64_t ranks) {
 }
 
 TEST(Schedules, TimeFollowsTheTotalAtAnyScale) {
-  fmt::print("| ranks | split | schedule | rounds | messages | MiB sent | model, ms |\n");
-  fmt::print("| --- | --- | --- | --- | --- | --- | --- |\n");
-  for (const int64_t ranks : {1024, 16384}) {
+  constexpr const char* kNames[] = {"direct", "spread", "ring", "logarithmic"};
+  fmt::print("| ranks | KiB a rank | split | schedule | rounds | messages | MiB sent | model, ms |\n");
+  fmt::print("| --- | --- | --- | --- | --- | --- | --- | --- |\n");
+  for (const auto& [ranks, mean] : {std::pair(1024, 64), {1024, 2}, {16384, 64}, {16384, 2}}) {
+    const Network network = network_of(ranks, ranks, {2, 0.5, 1e-4});  // nobody comes late
     double even_us = 0;
-    for (const Split& split : splits(ranks)) {
-      const int64_t total = ranks * 64 * kRowBytes, longest = split.sizes[0] * kRowBytes;
-      const auto row = [&](const char* schedule, const Load& load) {
-        fmt::print("| {} | {} | {} | {} | {} | {:.1f} | {:.1f} |\n", ranks, split.name, schedule, load.rounds,
-                   load.messages, static_cast<double>(load.sent_bytes) / (1 << 20), load.us() / 1000);
-      };
-      const Load ours = busiest(split.sizes, true);
-      row("tessera", ours);
-      row("direct", busiest(split.sizes, false));
-      // Each rank passes on what is not its neighbour's, in pieces so small that nobody waits for one; where they are whole
-      // parts, in each round somebody passes on the longest, as in a gather that pads.
-      row("pipelined ring", {static_cast<size_t>(ranks - 1), ranks - 1, total});
-      row("ring, padded gather", {static_cast<size_t>(ranks - 1), ranks - 1, longest * (ranks - 1)});
-      if (even_us == 0) even_us = ours.us();
-      EXPECT_LE(ours.rounds, 2u);
-      EXPECT_LE(ours.sent_bytes, 2 * total);
-      EXPECT_LE(ours.us(), 2.5 * even_us) << split.name;
+    for (const Split& split : splits(ranks, mean)) {
+      const auto all = GatherSchedules(split.sizes, kRowBytes, network).all();
+      const Schedule& best = cheapest(all);
+      for (const Schedule& schedule : all) {
+        const Load load = busiest(split.sizes, schedule, network);
+        const double sent_us = static_cast<double>(load.rounds) * network.prices.round_us +
+                               static_cast<double>(load.messages) * network.prices.message_us +
+                               static_cast<double>(load.sent_bytes) * network.prices.byte_us;
+        const auto way = static_cast<size_t>(schedule.way);
+        fmt::print("| {} | {:.3g} | {} | {}{} | {} | {} | {:.1f} | {:.2f} |\n", ranks,
+                   static_cast<double>(mean * kRowBytes) / 1024, split.name, kNames[way],
+                   schedule.way == best.way ? ", taken" : "", load.rounds, load.messages,
+                   static_cast<double>(load.sent_bytes) / (1 << 20), schedule.us / 1000);
+        EXPECT_LE(sent_us, 1.01 * schedule.us) << split.name << kNames[way];  // it is not dearer than was said
+      }
+      // As a gather that pads, or a ring of whole parts, where in each round somebody passes on the longest.
+      const int64_t longest = *std::max_element(split.sizes.begin(), split.sizes.end()) * kRowBytes;
+      fmt::print("| {} | {:.3g} | {} | padded ring | {} | {} | {:.1f} | {:.2f} |\n", ranks,
+                 static_cast<double>(mean * kRowBytes) / 1024, split.name, ranks - 1, ranks - 1,
+                 static_cast<double>(longest * (ranks - 1)) / (1 << 20),
+                 ((ranks - 1) * (network.prices.round_us + network.prices.message_us) +
+                  static_cast<double>(longest * (ranks - 1)) * network.prices.byte_us) /
+                     1000);
+      if (even_us == 0) even_us = best.us;
+      // But for the messages with which one rank spreads it over all, and those of all to it.
+      EXPECT_LE(best.us, 2.5 * even_us + 2 * ranks * network.prices.message_us) << split.name;
     }
   }
 }

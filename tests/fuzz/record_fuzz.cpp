@@ -70,7 +70,7 @@ void try_record(std::span<const std::byte> bytes, int ranks, size_t sound, std::
     if (!a.moves || op > 0) continue;
     const std::vector<Tensor> mine = own_tensors(records[0].statements[0], a, ranks);
     Rounds rounds;
-    append_moves(a, 0, 0, mine, false, rounds);
+    append_moves(a, choose(a, 0, nullptr), nullptr, 0, {}, mine, rounds);
     for (const Move& move : rounds.all()) read_all(move, records, arena);
   }
 }

@@ -26,6 +26,11 @@ bool is_refused(Fn&& fn) {
   return false;
 }
 
+bool on_one_host() {
+  const char* hosts = std::getenv("TESSERA_HOSTS");
+  return hosts == nullptr || std::atoi(hosts) == 1;
+}
+
 // MPI is for one thread here, so what is started goes on with it.
 void asynchronous(Comm& a, Comm& b) {
   const int64_t n = a.size(), me = a.rank();
@@ -47,13 +52,51 @@ void asynchronous(Comm& a, Comm& b) {
           "a sum after pending ones");
   require(left.done(), "the order of calls");
   // On one host no call is one of MPI's, and any thread will do.
-  if (n == 1 || std::atoi(std::getenv("TESSERA_HOSTS")) == 1) return;
+  if (n == 1 || on_one_host()) return;
   auto mine = sum(a, 5, 1000);
   std::thread([&] {
     require(is_refused([&] { mine.wait(); }), "that another thread waits");
     require(is_refused([&] { b.barrier(); }), "that another thread calls MPI");
   }).join();
   require(mine.get().at<int64_t>(0) == 5 * n, "a sum that another thread asked for");
+}
+
+// On one host any thread may call all but split(), which is a call of MPI's: where one rank must not make it, none does.
+void split_elsewhere(Comm& comm) {
+  if (!on_one_host() || comm.size() == 1) return;
+  bool refused = false;
+  const auto attempt = [&] { refused = is_refused([&] { comm.split(0); }); };
+  if (comm.rank() == comm.size() - 1) std::thread(attempt).join();
+  else attempt();
+  require(refused, "that a rank splits on another thread");
+  comm.barrier();
+}
+
+// A communicator that ends on another thread, with a call under way: nobody waits for ever.
+void end_elsewhere(Comm& alive) {
+  if (on_one_host() || alive.size() == 1) return;
+  Comm comm = alive.split(0);
+  if (comm.rank() == 0) {
+    auto pending = start(comm, AllReduce{.x = Tensor::full(DType::i64, {1000}, 1)});
+    std::thread([&] { Comm last = std::move(comm); }).join();
+    require(is_refused([&] { pending.wait(); }), "that a call without its communicator ends");
+  } else {
+    require(is_refused([&] { comm.barrier(); }), "that a rank which left is missed");
+  }
+  alive.barrier();
+}
+
+// Below MPI_THREAD_MULTIPLE too, a trusted gather goes on with its thread.
+void trusted(Comm& a, Comm& b) {
+  const int64_t n = a.size(), me = a.rank();
+  const Sizes sizes(static_cast<size_t>(n), 2);
+  auto first = start(a, AllGather{.x = Tensor::full(DType::i64, {2, 3000}, me), .sizes = sizes, .sizes_trusted = true});
+  const Tensor second =
+      all_gather(b, Tensor::full(DType::i64, {2, 100}, -me), {.sizes = sizes, .sizes_trusted = true}).tensor;
+  const Tensor all = first.get().tensor;
+  for (int64_t r = 0; r < n; ++r) {
+    require(all.at<int64_t>(2 * r + 1, 2999) == r && second.at<int64_t>(2 * r, 99) == -r, "a trusted row");
+  }
 }
 
 // Messages of the program's are on their way on the very communicator that tessera was given, with a tag that it has too.
@@ -75,6 +118,9 @@ void use(MPI_Comm half) {
   MPI_Comm_free(&half);
   Comm again = comm.split(0);
   asynchronous(comm, again);
+  trusted(comm, again);
+  split_elsewhere(comm);
+  end_elsewhere(again);
   require(all_reduce(again, Tensor::full(DType::i64, {100'000}, 1)).at<int64_t>(99'999) == size, "the sum");
 }
 

@@ -99,6 +99,10 @@ void messages(Comm& comm) {
   if (me == 0) comm.barrier();
   const Received got = coming.get();
   require(got.tensor.at<int32_t>(999, 299) == (me + n - 1) % n, "a message");
+  const Stats stats = other.stats();
+  const char* hosts = std::getenv("TESSERA_HOSTS");
+  if (hosts == nullptr || std::atoi(hosts) == 1) return;  // and so through shared memory alone
+  require(stats.bytes_between_hosts + stats.bytes_within_host == got.tensor.bytes(), "the bytes of a message");
 }
 
 void mismatch(Comm& comm) {
@@ -192,6 +196,9 @@ void hosts(Comm& comm) {
   if (comm.size() >= 4) pending_sums(comm);
   const char* text = std::getenv("TESSERA_HOSTS");
   const int64_t n = comm.size(), me = comm.rank(), count = text == nullptr ? 1 : std::atoi(text);
+  const std::string carrier = comm.transport();
+  require(carrier.find(fmt::format("{} ranks on {} host", n, count)) != std::string::npos, carrier.c_str());
+  require(carrier.ends_with("within a host through shared memory"), carrier.c_str());
   Comm host = comm.split(me * count / n);
   const int64_t first = me - host.rank(), here = host.size(), away = n - here, columns = 60'000;
   const auto rows_of = [](int64_t from, int64_t ranks) { return first_row(from + ranks) - first_row(from); };
@@ -220,6 +227,55 @@ void hosts(Comm& comm) {
   require(few.at<double>(999) == static_cast<double>(n * (n - 1) / 2), "a short sum");
   came_once(comm, host, away * few.bytes(), "all_reduce in one round");
   require(comm.stats().bytes_within_host == 0, "the statistics after a reset");
+}
+
+std::string last_schedule(const Comm& comm) { return comm.recent_calls().back().schedule; }
+
+void require_schedule(const Comm& comm, const std::string& begins, const char* what) {
+  if (last_schedule(comm).starts_with(begins)) return;
+  throw Error(fmt::format("the schedule of {} is \"{}\", not {}", what, last_schedule(comm), begins));
+}
+
+// Rows of one rank among others with few, gathered, summed up and broadcast; `skewed` and `even`: how that is to go, where
+// TESSERA_NETWORK says what is dear.
+void schedules(Comm& comm, const std::string& skewed, const std::string& even) {
+  const int64_t n = comm.size(), me = comm.rank(), columns = 300, has = n / 2;
+  Sizes sizes;
+  for (int64_t r = 0; r < n; ++r) sizes.push_back(r == has ? 5000 : r % 3);
+  int64_t first = 0, rows = 0;
+  for (int64_t r = 0; r < n; ++r) {
+    if (r < me) first += sizes[static_cast<size_t>(r)];
+    rows += sizes[static_cast<size_t>(r)];
+  }
+  const int64_t own = sizes[static_cast<size_t>(me)];
+  for (int again = 0; again < 2; ++again) {
+    Tensor mine = Tensor::empty(DType::i64, {own, columns});
+    mine.fill([&](auto index) { return value(first + index[0], index[1]); });
+    comm.reset_stats();
+    const Tensor all = all_gather(comm, mine, 0).tensor;
+    require_schedule(comm, skewed, "a skewed gather");
+    require(comm.stats().bytes_received == (rows - own) * columns * 8, "that every row comes once");
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t c = 0; c < columns; c += 7) require(all.at<int64_t>(row, c) == value(row, c), "a gathered row");
+    }
+  }
+  Tensor part = Tensor::full(DType::f32, {64, 16}, me);
+  const Tensor parts = all_gather(comm, part, 1).tensor;
+  require_schedule(comm, even, "an even gather");
+  for (int64_t r = 0; r < n; ++r) require(parts.at<float>(63, r * 16 + 15) == static_cast<float>(r), "an even part");
+  Tensor whole = Tensor::empty(DType::f32, {rows, 10});
+  whole.fill([&](auto index) { return static_cast<float>(index[0] % 1000 + me); });
+  const auto sum_of = [&](int64_t row) { return static_cast<float>(n * (row % 1000) + n * (n - 1) / 2); };
+  const Tensor cut = reduce_scatter(comm, whole, 0, sizes);
+  for (int64_t i = 0; i < own; ++i) require(cut.at<float>(i, 9) == sum_of(first + i), "a skewed sum");
+  const Tensor at_root = tessera::reduce(comm, whole, n - 1);
+  if (me == n - 1) require(at_root.at<float>(rows - 1, 0) == sum_of(rows - 1), "a sum at one rank");
+  const Tensor sum = all_reduce(comm, whole);
+  for (int64_t i = 0; i < rows; i += 3) require(sum.at<float>(i, 5) == sum_of(i), "a sum on all");
+  const Tensor told = broadcast(comm, me == 1 % n ? whole : Tensor(), static_cast<int>(1 % n));
+  for (int64_t i = 0; i < rows; i += 3) {
+    require(told.at<float>(i, 5) == static_cast<float>(i % 1000 + 1 % n), "a broadcast row");
+  }
 }
 
 // More elements than an int counts, all in one piece of one rank.
@@ -277,6 +333,7 @@ int main(int argc, char** argv) {
   try {
     if (what == "works") works(comm);
     if (what == "hosts") hosts(comm);
+    if (what == "schedules") schedules(comm, argc > 3 ? argv[2] : "", argc > 4 ? argv[3] : "");
     if (what == "huge") huge(comm);
     if (what == "absent") absent(comm);
     if (what == "killed") killed(comm);

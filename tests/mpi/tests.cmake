@@ -28,6 +28,11 @@ add_executable(mpi_plain ${mpi_tests}/plain.cpp)
 target_link_libraries(mpi_plain PRIVATE tessera::tessera)
 tessera_own_code(mpi_plain)
 
+add_executable(mpi_lengths ${mpi_tests}/lengths.cpp)
+target_include_directories(mpi_lengths PRIVATE ${PROJECT_SOURCE_DIR}/src)
+target_link_libraries(mpi_lengths PRIVATE tessera::tessera)
+tessera_own_code(mpi_lengths)
+
 # As so many hosts (TESSERA_HOSTS), on this one machine.
 function(tessera_on_hosts mpi name hosts)
   set_property(TEST mpi.${mpi}_${name} APPEND PROPERTY ENVIRONMENT TESSERA_HOSTS=${hosts} ${ARGN})
@@ -44,10 +49,10 @@ foreach(mpi openmpi mpich)
     string(REGEX MATCH "[0-9]+$" hosts ${case})
     tessera_mpi_test(${mpi} ${case} ${ranks} passes
                      $<TARGET_FILE:test_collective> --gtest_filter=*mpi* --gtest_brief=1)
-    tessera_on_hosts(${mpi} ${case} ${hosts} TESSERA_TEST_MPI=${ranks})
+    tessera_on_hosts(${mpi} ${case} ${hosts} TESSERA_TEST_MPI=${ranks} TESSERA_NETWORK=${mpi_tests}/direct.json)
   endforeach()
   tessera_mpi_test(${mpi} vote 7 passes $<TARGET_FILE:test_collective> --gtest_filter=*mpi* --gtest_brief=1)
-  tessera_on_hosts(${mpi} vote 4 TESSERA_TEST_MPI=7 TESSERA_VOTE_FROM=2)
+  tessera_on_hosts(${mpi} vote 4 TESSERA_TEST_MPI=7 TESSERA_VOTE_FROM=2 TESSERA_NETWORK=${mpi_tests}/direct.json)
   tessera_mpi_test(${mpi} plan 4 passes $<TARGET_FILE:test_plan> --gtest_filter=*mpi* --gtest_brief=1)
   tessera_on_hosts(${mpi} plan 2 TESSERA_TEST_MPI=4)
 
@@ -66,6 +71,31 @@ foreach(mpi openmpi mpich)
       tessera_on_hosts(${mpi} ${name} ${hosts})
     endforeach()
   endforeach()
+  # Every schedule, by prices that make it the cheapest: on ranks, on which host how many, skewed and even.
+  foreach(case 7x7-messages-logarithmic-logarithmic
+          14x7-messages-logarithmic-logarithmic 3x3-bytes-ring-direct 7x7-bytes-ring-direct 7x3-bytes-ring-direct
+          3x3-rounds-spread-direct 7x7-rounds-spread-direct 7x3-rounds-spread-direct)
+    string(REGEX MATCH "^([0-9]+)x([0-9]+)-([a-z]+)-([a-z]+)-([a-z]+)$" all ${case})
+    set(hosts ${CMAKE_MATCH_2})
+    set(prices ${mpi_tests}/dear_${CMAKE_MATCH_3}.json)
+    tessera_mpi_test(${mpi} ${case} ${CMAKE_MATCH_1} right
+                     $<TARGET_FILE:mpi_plain> schedules ${CMAKE_MATCH_4} ${CMAKE_MATCH_5})
+    tessera_on_hosts(${mpi} ${case} ${hosts} TESSERA_NETWORK=${prices})
+  endforeach()
+  # And what they gather and sum in the conformance suite.
+  set(prices dear_rounds)
+  if(mpi STREQUAL openmpi)
+    set(prices dear_messages dear_bytes)
+  endif()
+  foreach(dear ${prices})
+    tessera_mpi_test(${mpi} ${dear} 7 passes $<TARGET_FILE:test_collective>
+                     "--gtest_filter=*/GatherConformance*mpi*:*/ReduceConformance*mpi*:*/RootConformance*mpi*"
+                     --gtest_brief=1)
+    tessera_on_hosts(${mpi} ${dear} 5 TESSERA_TEST_MPI=7 TESSERA_NETWORK=${mpi_tests}/${dear}.json)
+  endforeach()
+  tessera_mpi_test(${mpi} measured 4 right $<TARGET_FILE:mpi_plain> works)
+  tessera_on_hosts(${mpi} measured 4 TESSERA_NETWORK=measure)
+  tessera_mpi_test(${mpi} lengths 2 right $<TARGET_FILE:mpi_lengths>)
   tessera_mpi_test(${mpi} plain_alone 1 right $<TARGET_FILE:mpi_plain> works)
   tessera_mpi_test(${mpi} plain_vote 4 right $<TARGET_FILE:mpi_plain> works)
   tessera_on_hosts(${mpi} plain_vote 4 TESSERA_VOTE_FROM=2)

@@ -7,7 +7,7 @@
 
 namespace tessera::mpi {
 
-inline constexpr int32_t kApiVersion = 3;
+inline constexpr int32_t kApiVersion = 4;
 inline constexpr const char* kApiSymbol = "tessera_mpi_api";
 inline constexpr int kAnySource = -1;
 
@@ -60,6 +60,25 @@ struct Api {
   // Looks for a message without waiting; tag < 0: any.
   int (*find)(int32_t source, int32_t tag, CommHandle comm, int32_t* flag, Found* found) = nullptr;
   int (*irecv_found)(void* data, int64_t bytes, Found* found, RequestHandle* made) = nullptr;
+
+  // What follows may be null: not offered.
+  // As test_some; bytes[i] came with request number which[i], if it is a receive.
+  int (*test_some_sized)(int32_t count, RequestHandle* requests, int32_t* done, int32_t* which,
+                         int64_t* bytes) = nullptr;
+  // Begins to duplicate; `place` (8 bytes) is MPI's until the request is over, and then end_duplicate() has what was made.
+  int (*start_duplicate)(CommHandle comm, void* place, RequestHandle* request) = nullptr;
+  int (*end_duplicate)(const void* place, CommHandle* made) = nullptr;
+  // As all_gather_v, without waiting; `scratch` (twice `size`) is MPI's until the request is over.
+  int (*start_all_gather_v)(const void* data, void* out, const int64_t* counts, const int64_t* places,
+                            int64_t unit_bytes, int32_t rank, int32_t size, CommHandle comm, int32_t* scratch,
+                            RequestHandle* request) = nullptr;
+  // Rows that do not lie behind one another, as a type of MPI's, and from how many bytes a row on that is faster than to
+  // pack them: measured (bench/players/datatypes.cpp).
+  int (*isend_rows)(const void* data, int64_t rows, int64_t row_bytes, int64_t stride_bytes, int32_t to, int32_t tag,
+                    CommHandle comm, RequestHandle* made) = nullptr;
+  int (*irecv_rows)(void* data, int64_t rows, int64_t row_bytes, int64_t stride_bytes, int32_t from, int32_t tag,
+                    CommHandle comm, RequestHandle* made) = nullptr;
+  int64_t fewest_row_bytes = 0;
   // A rank that is lost and was not told of before; -1: none. Null: the launcher ends the job then.
   int (*next_lost)(CommHandle comm, int32_t* rank) = nullptr;
   // Returns when something has come or gone since the last time with this `seen` (0: at once), or after a moment. Null: only

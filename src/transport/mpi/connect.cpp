@@ -15,11 +15,35 @@ namespace tessera {
 namespace mpi {
 namespace {
 
+// MPI does not tell who has not come.
+CommHandle duplicate(World& world, CommHandle comm, const RunOptions& options, Deadline deadline) {
+  const Api& api = world.api();
+  CommHandle made = 0;
+  if (api.start_duplicate == nullptr) {
+    world.check(api.duplicate(comm, &made), "MPI_Comm_dup");
+    return made;
+  }
+  const auto place = std::make_shared<uint64_t>(0);
+  RequestHandle request = 0;
+  world.check(api.start_duplicate(comm, place.get(), &request), "MPI_Comm_idup");
+  World::Over over;
+  for (Patience patience; request != 0; patience.pause()) {
+    world.check(world.test_some({&request, 1}, over), "MPI_Comm_idup");
+    if (request == 0 || !patience.should_look_around() || Clock::now() < deadline) continue;
+    world.keep(request, place);
+    world.give_up();
+    throw TimeoutError(fmt::format("{}: not all ranks came to make it within {:.3g} s", options.name,
+                                   std::chrono::duration<double>(options.timeout).count()));
+  }
+  world.check(api.end_duplicate(place.get(), &made), "MPI_Comm_set_errhandler");
+  return made;
+}
+
 Comm take_duplicate(std::shared_ptr<World> world, CommHandle comm, const RunOptions& options) {
-  CommHandle own = 0;
-  world->check(world->api().duplicate(comm, &own), "MPI_Comm_dup");
+  world->check_thread();
   constexpr std::chrono::nanoseconds kLongest = std::chrono::hours(24 * 365);
   const Deadline deadline = Clock::now() + std::min(options.timeout, kLongest);
+  const CommHandle own = duplicate(*world, comm, options, deadline);
   try {
     return Comm(std::make_shared<detail::CommState>(join_hosts(std::move(world), own, options.probe, deadline),
                                                     options.name, options.timeout));

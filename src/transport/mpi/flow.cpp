@@ -1,6 +1,7 @@
 #include "transport/mpi/flow.hpp"
 
 #include <algorithm>
+#include <optional>
 
 #include "tensor/copy.hpp"
 #include "tensor/loop_nest.hpp"
@@ -24,7 +25,42 @@ bool comes_before(int tensor, const Box& box, int other_tensor, const Box& other
   return less(box.extent, other.extent);
 }
 
+// Rows of so many bytes, that many bytes from one to the next.
+struct StridedRows {
+  int64_t count = 1, bytes = 0, stride = 0;
+};
+
+// The view's elements in their order; none: they are no such rows.
+std::optional<StridedRows> rows_of(const ConstView& view) {
+  StridedRows rows{1, size_bytes(view.dtype), 0};
+  for (size_t d = view.shape.size(); d-- > 0;) {
+    const int64_t extent = view.shape[d], stride = view.strides[d] * size_bytes(view.dtype);
+    if (extent == 1) continue;
+    if (rows.count == 1 && stride == rows.bytes) {
+      rows.bytes *= extent;
+    } else if (rows.count == 1 && stride > rows.bytes) {
+      rows.count = extent;
+      rows.stride = stride;
+    } else if (rows.count > 1 && stride == rows.stride * rows.count) {
+      rows.count *= extent;
+    } else {
+      return std::nullopt;
+    }
+  }
+  return rows;
+}
+
+// What a message must have for its type to be worth making.
+constexpr int64_t kFewestTypedBytes = 64 << 10;
+
 int64_t bytes_of(const ConstView& view) { return view.elements() * size_bytes(view.dtype); }
+
+// Rows that this MPI sends, or receives, as they lie faster than they are packed.
+std::optional<StridedRows> typed_rows(const Api& api, const ConstView& view) {
+  if (api.isend_rows == nullptr || is_row_major(view) || bytes_of(view) < kFewestTypedBytes) return std::nullopt;
+  const auto rows = rows_of(view);
+  return rows && rows->bytes >= api.fewest_row_bytes ? rows : std::nullopt;
+}
 
 }  // namespace
 
@@ -37,10 +73,8 @@ Flow::Flow(World& world, CommHandle comm, int rank, const Move& move, std::span<
       mine_(mine),
       peers_(peers),
       total_bytes_(move.received_bytes(mine)),
-      sends_(peers.size()),
-      receives_(peers.size()) {
-  list_sends();
-  list_receives();
+      sends_(by_peer(list_sends())),
+      receives_(by_peer(list_receives())) {
   list_units();
 }
 
@@ -48,14 +82,11 @@ Flow::Flow(World& world, CommHandle comm, int rank, const Move& move, std::span<
 // tensors, so that whatever it still touches is nobody else's; only a view of the caller's memory cannot be kept so.
 Flow::~Flow() {
   for (size_t i = 0; i < requests_.size(); ++i) {
-    if (!pending_[i].is_send) world_.api().cancel(requests_[i]);
+    if (!pending_[i].is_send && requests_[i] != 0) world_.api().cancel(requests_[i]);
   }
   const auto end = Clock::now() + std::chrono::seconds(1);
   for (Patience patience; !requests_.empty() && Clock::now() < end; patience.pause()) {
-    int32_t done = 0;
-    which_.resize(requests_.size());
-    if (world_.api().test_some(static_cast<int32_t>(requests_.size()), requests_.data(), &done, which_.data()) != 0)
-      break;
+    if (world_.test_some(requests_, over_) != 0) break;
     for (size_t i = requests_.size(); i-- > 0;) {
       if (requests_[i] != 0) continue;
       requests_.erase(requests_.begin() + static_cast<ptrdiff_t>(i));
@@ -65,6 +96,7 @@ Flow::~Flow() {
   if (requests_.empty()) return;
   const auto tensors = std::make_shared<std::vector<Tensor>>(mine_.begin(), mine_.end());
   for (size_t i = 0; i < requests_.size(); ++i) {
+    if (requests_[i] == 0) continue;
     auto buffer = std::make_shared<std::vector<std::byte>>(std::move(pending_[i].buffer));
     world_.keep(requests_[i], std::pair(tensors, std::move(buffer)));
   }
@@ -76,32 +108,45 @@ bool Flow::travels(int rank, int tensor) const {
   return announced == nullptr || announced->inlined == nullptr;
 }
 
-void Flow::list_sends() {
+// Each begins with another one, and both ends of a queue have its lanes in one order.
+std::vector<Flow::Queue> Flow::by_peer(std::vector<Lane> lanes) const {
+  const auto ranks = static_cast<int>(peers_.size());
+  const auto distance = [&](const Lane& lane) { return (lane.peer + ranks - rank_) % ranks; };
+  std::stable_sort(lanes.begin(), lanes.end(), [&](const Lane& a, const Lane& b) {
+    return a.peer != b.peer ? distance(a) < distance(b) : comes_before(a.tensor, a.box, b.tensor, b.box);
+  });
+  std::vector<Queue> queues;
+  for (Lane& lane : lanes) {
+    if (queues.empty() || queues.back().peer != lane.peer) queues.push_back({lane.peer, {}, 0, 0});
+    queues.back().lanes.push_back(std::move(lane));
+  }
+  return queues;
+}
+
+std::vector<Flow::Lane> Flow::list_sends() const {
+  std::vector<Lane> lanes;
   for (const Send& send : move_.sends) {
     if (!travels(rank_, send.tensor) || send.box.elements() == 0) continue;
     const DType dtype = mine_[static_cast<size_t>(send.tensor)].dtype();
-    sends_[static_cast<size_t>(send.rank)].lanes.push_back(
-        {send.rank, send.tensor, send.box, 0, 0, pieces_of(send.box, dtype)});
+    lanes.push_back({send.rank, send.tensor, send.box, 0, 0, pieces_of(send.box, dtype),
+                     send.box.elements() * size_bytes(dtype), 0});
   }
+  return lanes;
 }
 
-void Flow::list_receives() {
+std::vector<Flow::Lane> Flow::list_receives() const {
+  std::vector<Lane> lanes;
   for (size_t r = 0; r < move_.receives.size(); ++r) {
     const Receive& receive = move_.receives[r];
     for (size_t t = 0; t < receive.terms; ++t) {
       const Term& term = move_.terms[receive.first_term + t];
       if (term.rank == rank_ || !travels(term.rank, term.tensor) || term.box.elements() == 0) continue;
       const DType dtype = mine_[static_cast<size_t>(receive.tensor)].dtype();
-      receives_[static_cast<size_t>(term.rank)].lanes.push_back(
-          {term.rank, term.tensor, term.box, r, t, pieces_of(term.box, dtype)});
+      lanes.push_back({term.rank, term.tensor, term.box, r, t, pieces_of(term.box, dtype),
+                       term.box.elements() * size_bytes(dtype), 0});
     }
   }
-  for (auto* queues : {&sends_, &receives_}) {
-    for (Queue& queue : *queues) {
-      std::stable_sort(queue.lanes.begin(), queue.lanes.end(),
-                       [](const Lane& a, const Lane& b) { return comes_before(a.tensor, a.box, b.tensor, b.box); });
-    }
-  }
+  return lanes;
 }
 
 // The terms of one result lie in the same box of the same tensor on every rank, so in this order what is combined next
@@ -125,17 +170,6 @@ void Flow::list_units() {
       units_.back().terms.resize(move_.receives[lane->receive].terms);
     }
   }
-}
-
-int64_t Flow::bytes_received() const {
-  int64_t bytes = 0;
-  for (const Queue& queue : receives_) {
-    for (const Lane& lane : queue.lanes) {
-      const auto target = static_cast<size_t>(move_.receives[lane.receive].tensor);
-      bytes += lane.box.elements() * size_bytes(mine_[target].dtype());
-    }
-  }
-  return bytes;
 }
 
 View Flow::target_of(const Receive& receive) const {
@@ -176,12 +210,17 @@ bool Flow::post(size_t number, bool is_send) {
   const Api& api = world_.api();
   if (is_send) {
     ConstView from = view_of(mine_[static_cast<size_t>(lane.tensor)]).box(lane.box).box(piece);
-    if (!is_row_major(from)) {
-      pending.buffer.resize(static_cast<size_t>(bytes_of(from)));
-      copy_box({pending.buffer.data(), from.dtype, from.shape, row_major(from.shape)}, from);
-      from.data = pending.buffer.data();
+    if (const auto rows = typed_rows(api, from)) {
+      world_.check(api.isend_rows(from.data, rows->count, rows->bytes, rows->stride, lane.peer, kData, comm_, &request),
+                   "MPI_Isend");
+    } else {
+      if (!is_row_major(from)) {
+        pending.buffer.resize(static_cast<size_t>(bytes_of(from)));
+        copy_box({pending.buffer.data(), from.dtype, from.shape, row_major(from.shape)}, from);
+        from.data = pending.buffer.data();
+      }
+      world_.check(api.isend(from.data, bytes_of(from), lane.peer, kData, comm_, &request), "MPI_Isend");
     }
-    world_.check(api.isend(from.data, bytes_of(from), lane.peer, kData, comm_, &request), "MPI_Isend");
   } else {
     const Receive& receive = move_.receives[lane.receive];
     const View to = target_of(receive).box(piece);
@@ -190,11 +229,16 @@ bool Flow::post(size_t number, bool is_send) {
       pending.unit = first_unit_[lane.receive] + static_cast<size_t>(lane.next);
       if (pending.unit >= units_done_ + kWindow) return false;
     }
-    if (!receive.is_copy() || !is_row_major(to)) {
-      pending.buffer.resize(static_cast<size_t>(bytes_of(to)));
-      memory = pending.buffer.data();
+    if (const auto rows = receive.is_copy() ? typed_rows(api, to) : std::nullopt) {
+      world_.check(api.irecv_rows(memory, rows->count, rows->bytes, rows->stride, lane.peer, kData, comm_, &request),
+                   "MPI_Irecv");
+    } else {
+      if (!receive.is_copy() || !is_row_major(to)) {
+        pending.buffer.resize(static_cast<size_t>(bytes_of(to)));
+        memory = pending.buffer.data();
+      }
+      world_.check(api.irecv(memory, bytes_of(to), lane.peer, kData, comm_, &request), "MPI_Irecv");
     }
-    world_.check(api.irecv(memory, bytes_of(to), lane.peer, kData, comm_, &request), "MPI_Irecv");
   }
   ++lane.next;
   ++queue.pending;
@@ -203,28 +247,27 @@ bool Flow::post(size_t number, bool is_send) {
   return true;
 }
 
-void Flow::post_all() {
-  for (size_t i = 0; i < sends_.size(); ++i) {
-    const size_t peer = (static_cast<size_t>(rank_) + i) % sends_.size();  // not all to the same one
-    while (post(peer, false)) {}
-    while (post(peer, true)) {}
+void Flow::post_all(bool is_send) {
+  for (size_t i = 0; i < (is_send ? sends_ : receives_).size(); ++i) {
+    while (post(i, is_send)) {}
   }
 }
 
-void Flow::take(Pending& pending) {
+void Flow::take(Pending& pending, int64_t bytes) {
   Queue& queue = (pending.is_send ? sends_ : receives_)[pending.queue];
   --queue.pending;
   ++taken_;
   if (pending.is_send) return;
   const Lane& lane = queue.lanes[pending.lane];
   const Receive& receive = move_.receives[lane.receive];
+  const View to = target_of(receive).box(lane.pieces[pending.piece]);
+  check_length(lane.peer, bytes, bytes_of(to));
   if (!receive.is_copy()) {
     Unit& unit = units_[pending.unit];
     unit.terms[lane.term] = std::move(pending.buffer);
     if (--unit.missing == 0) combine(unit);
     while (units_done_ < units_.size() && units_[units_done_].missing == 0) ++units_done_;
   } else if (!pending.buffer.empty()) {
-    const View to = target_of(receive).box(lane.pieces[pending.piece]);
     copy_box(to, {pending.buffer.data(), to.dtype, to.shape, row_major(to.shape)}, total_bytes_);
   }
 }
@@ -245,12 +288,15 @@ void Flow::combine(Unit& unit) {
 
 bool Flow::progress() {
   if (requests_.empty()) return true;
-  int32_t done = 0;
-  which_.resize(requests_.size());
-  world_.check(world_.api().test_some(static_cast<int32_t>(requests_.size()), requests_.data(), &done, which_.data()),
-               "MPI_Testsome");
-  if (done == 0) return false;
-  for (int32_t i = 0; i < done; ++i) take(pending_[static_cast<size_t>(which_[static_cast<size_t>(i)])]);
+  world_.check(world_.test_some(requests_, over_), "MPI_Testsome");
+  if (over_.which.empty()) return false;
+  const size_t units_done = units_done_;
+  std::vector<std::pair<size_t, bool>> touched;  // whose next pieces may go now
+  for (size_t i = 0; i < over_.which.size(); ++i) {
+    Pending& pending = pending_[static_cast<size_t>(over_.which[i])];
+    take(pending, over_.bytes[i]);
+    touched.emplace_back(pending.queue, pending.is_send);
+  }
   size_t kept = 0;
   for (size_t i = 0; i < requests_.size(); ++i) {
     if (requests_[i] == 0) continue;
@@ -262,15 +308,18 @@ bool Flow::progress() {
   }
   requests_.resize(kept);
   pending_.resize(kept);
-  post_all();
+  if (units_done != units_done_) post_all(false);
+  for (const auto& [queue, is_send] : touched) {
+    while (post(queue, is_send)) {}
+  }
   return requests_.empty();
 }
 
 int Flow::waits_for() const {
   for (const Pending& pending : pending_) {
-    if (!pending.is_send) return static_cast<int>(pending.queue);
+    if (!pending.is_send) return receives_[pending.queue].peer;
   }
-  return pending_.empty() ? rank_ : static_cast<int>(pending_[0].queue);
+  return pending_.empty() ? rank_ : sends_[pending_[0].queue].peer;
 }
 
 }  // namespace tessera::mpi

@@ -17,13 +17,21 @@ class Flow {
   Flow(const Flow&) = delete;
 
   // Sends and asks for the first pieces.
-  void start() { post_all(); }
+  void start() {
+    post_all(false);
+    post_all(true);
+  }
   // Does all that needs nobody.
   void do_local();
   // Takes what has come and sends on. True: all is done.
   bool progress();
-  // Of all that comes.
-  int64_t bytes_received() const;
+  // Of all that comes, by peer: fn(peer, bytes).
+  template <class Fn>
+  void count_received(Fn&& fn) const {
+    for (const Queue& queue : receives_) {
+      for (const Lane& lane : queue.lanes) fn(queue.peer, lane.bytes);
+    }
+  }
   // How many pieces have come or gone.
   int64_t taken() const { return taken_; }
   // Somebody for whom this rank waits.
@@ -38,9 +46,11 @@ class Flow {
     size_t receive = 0;  // of the move; of a send none
     size_t term = 0;
     Chunks pieces;
+    int64_t bytes = 0;
     int64_t next = 0;
   };
   struct Queue {  // of one peer, in one direction
+    int peer = 0;
     std::vector<Lane> lanes;
     size_t at = 0;
     int pending = 0;
@@ -62,12 +72,13 @@ class Flow {
   };
 
   bool travels(int rank, int tensor) const;
-  void list_sends();
-  void list_receives();
+  std::vector<Queue> by_peer(std::vector<Lane> lanes) const;
+  std::vector<Lane> list_sends() const;
+  std::vector<Lane> list_receives() const;
   void list_units();
   bool post(size_t queue, bool is_send);
-  void post_all();
-  void take(Pending& pending);
+  void post_all(bool is_send);
+  void take(Pending& pending, int64_t bytes);
   void combine(Unit& unit);
   ConstView own_or_inlined(const Term& term) const;
   View target_of(const Receive& receive) const;
@@ -79,14 +90,14 @@ class Flow {
   std::span<const Tensor> mine_;
   const PeerTensors& peers_;
   int64_t total_bytes_;
-  std::vector<Queue> sends_, receives_;  // by peer
+  std::vector<Queue> sends_, receives_;
   std::vector<Unit> units_;
   std::vector<size_t> first_unit_;  // by receive
   int64_t taken_ = 0;
   size_t units_done_ = 0;  // all before are
   std::vector<RequestHandle> requests_;
   std::vector<Pending> pending_;
-  std::vector<int32_t> which_;
+  World::Over over_;
 };
 
 }  // namespace tessera::mpi

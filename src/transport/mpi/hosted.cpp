@@ -76,7 +76,8 @@ HostedTransport::HostedTransport(std::shared_ptr<World> world, std::unique_ptr<M
       wide_(std::move(wide)),
       host_(std::move(host)),
       relay_(std::move(relay)),
-      hosts_(std::move(hosts)),
+      network_{std::move(hosts), wide_->network()->prices},
+      hosts_(network_.hosts),
       host_number_(hosts_.host_of(wide_->rank())),
       calls_(static_cast<size_t>(hosts_.ranks())) {
   wide_->set_circle(first_ranks(hosts_));
@@ -101,7 +102,8 @@ std::chrono::nanoseconds HostedTransport::idle() noexcept {
   try {
     wide_->listen();
     if (wide_->aborted() && !host_->aborted()) abort({});
-    return world_->help_all() ? std::chrono::nanoseconds(kBusyNap) : kIdleNap;
+    const bool busy = world_->help_all() || FiberQueue::any_here();
+    return busy ? std::chrono::nanoseconds(kBusyNap) : kIdleNap;
   } catch (...) {
     return kIdleNap;
   }
@@ -244,11 +246,25 @@ std::string HostedTransport::farewell(int peer) const {
   return is_here(peer) ? host_->farewell(hosts_.place_of(peer)) : wide_->farewell(peer);
 }
 
+// Of one host any thread may call all but this, which is a call of MPI's: where one rank must not, none does.
+void HostedTransport::check_threads(Deadline deadline) {
+  const std::byte may_call{world_->may_call()};
+  on_host([&] { relay_->exchange(Saying({&may_call, 1}), call_, relayed_, deadline); });
+  for (size_t i = 0; i < relayed_.size(); ++i) {
+    if (relayed_[i].size() == 1 && relayed_[i][0] == std::byte{1}) continue;
+    throw Error(fmt::format(
+        "rank {} splits the communicator on another thread than the one that initialised MPI, and MPI is for that "
+        "thread only: call it there, or use MPI_THREAD_MULTIPLE. No rank has split it",
+        hosts_.ranks_on(host_number_)[i]));
+  }
+}
+
 std::unique_ptr<Transport> HostedTransport::subgroup(uint64_t id, std::span<const int> members, Deadline deadline) {
   std::vector<int> here;
   for (const int member : members) {
     if (is_here(member)) here.push_back(hosts_.place_of(member));
   }
+  check_threads(deadline);
   auto wide = wide_->subgroup(id, members, deadline);
   auto host = on_host([&] { return host_->subgroup(id, here, deadline); });
   auto relay = on_host([&] { return relay_->subgroup(id, here, deadline); });
@@ -264,8 +280,9 @@ Transport::Traffic HostedTransport::traffic() const {
   all.bytes_attached += relayed.bytes_attached;
   all.bytes_staged += relayed.bytes_staged;
   all.heap_misses += relayed.heap_misses;
-  all.bytes_between_hosts = wide_->traffic().bytes_between_hosts;
-  all.bytes_within_host = bytes_within_;
+  const Traffic wide = wide_->traffic();
+  all.bytes_between_hosts = wide.bytes_between_hosts;
+  all.bytes_within_host = wide.bytes_within_host + bytes_within_;
   return all;
 }
 

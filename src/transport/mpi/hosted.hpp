@@ -30,9 +30,11 @@ class HostedTransport : public Transport {
   bool gathers_trusted(int64_t rows, int64_t row_bytes) const override {
     return !is_alone() && wide_->gathers_trusted(rows, row_bytes);
   }
-  void gather_trusted(const Tensor& x, const Tensor& out, size_t dim, const Sizes& sizes) override {
-    wide_->gather_trusted(x, out, dim, sizes);
+  void gather_trusted(const Tensor& x, const Tensor& out, size_t dim, const Sizes& sizes, Deadline deadline) override {
+    wide_->gather_trusted(x, out, dim, sizes, deadline);
   }
+  std::string describe() const override { return wide_->describe() + "; within a host through shared memory"; }
+  const Network* network() const override { return is_alone() ? nullptr : &network_; }
   bool votes() const override { return !is_alone() && wide_->votes(); }
   bool has_one_thread() const override { return !is_alone() && world_->has_one_thread(); }
   void check_thread() const override {
@@ -61,6 +63,7 @@ class HostedTransport : public Transport {
   template <class Fn>
   auto on_host(Fn&& fn) const;
   std::chrono::nanoseconds idle() noexcept;
+  void check_threads(Deadline deadline);
   Saying bundled();
   void ask_other_hosts(uint64_t call, Deadline deadline);
   void unpack(int host, std::span<const std::byte> bundle, std::vector<std::span<const std::byte>>& records);
@@ -69,7 +72,8 @@ class HostedTransport : public Transport {
   const std::shared_ptr<World> world_;
   const std::unique_ptr<MpiTransport> wide_;
   const std::unique_ptr<BoardTransport> host_, relay_;
-  const Hosts hosts_;
+  const Network network_;
+  const Hosts& hosts_;
   const int host_number_;
   uint64_t call_ = 0;  // that this rank is in
   std::vector<std::atomic<uint64_t>> calls_;

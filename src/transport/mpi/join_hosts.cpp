@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "transport/mpi/hosted.hpp"
+#include "transport/mpi/prices.hpp"
 #include "transport/shm/meet.hpp"
 #include "transport/shm/shm.hpp"
 
@@ -20,6 +21,18 @@ std::vector<std::string> tell_all(MpiTransport& wide, const std::string& mine, D
   return texts;
 }
 
+// Runs fn, which throws PeerTrouble with a place on the host of `rank`.
+template <class Fn>
+auto with_ranks(const Hosts& hosts, int rank, Fn&& fn) {
+  try {
+    return fn();
+  } catch (const PeerTrouble& trouble) {
+    const auto& here = hosts.ranks_on(hosts.host_of(rank));
+    const auto place = static_cast<size_t>(trouble.rank);
+    throw PeerTrouble{trouble.kind, place < here.size() ? here[place] : rank};
+  }
+}
+
 // What keeps ranks from sharing memory, be it on one host only, keeps all from it: so all take the same way.
 struct Meeting {
   std::shared_ptr<shm::World> world;
@@ -31,7 +44,7 @@ struct Meeting {
     try {
       fn();
     } catch (const std::exception& error) {
-      trouble = fmt::format("!{}", error.what());
+      trouble = *error.what() != 0 ? error.what() : "it does not say why";
     }
   }
 };
@@ -43,8 +56,8 @@ shm::Invitation invitation_from(const std::string& text) {
   return invitation;
 }
 
-// Null where any rank met with trouble.
-std::shared_ptr<shm::World> meet(MpiTransport& wide, const Hosts& hosts, Deadline deadline) {
+// No world where any rank met with trouble, and what the first of them says of it.
+std::pair<std::shared_ptr<shm::World>, std::string> meet(MpiTransport& wide, const Hosts& hosts, Deadline deadline) {
   const int host = hosts.host_of(wide.rank()), place = hosts.place_of(wide.rank());
   const shm::Way way = shm::parse_way(std::getenv("TESSERA_SHM_WAY"));
   Meeting meeting;
@@ -61,15 +74,50 @@ std::shared_ptr<shm::World> meet(MpiTransport& wide, const Hosts& hosts, Deadlin
   meeting.attempt([&] {
     if (place != 0) segment = shm::accept(invitation_from(invitations[static_cast<size_t>(hosts.first_of(host))]));
   });
-  const auto all_well = [&] {
-    for (const std::string& text : tell_all(wide, meeting.trouble, deadline)) {
-      if (!text.empty()) return false;
+  const auto first_trouble = [&] {
+    const auto texts = tell_all(wide, meeting.trouble, deadline);
+    for (size_t r = 0; r < texts.size(); ++r) {
+      if (!texts[r].empty()) return fmt::format("rank {}: {}", r, texts[r]);
     }
-    return true;
+    return std::string();
   };
-  if (!all_well()) return nullptr;
-  meeting.attempt([&] { meeting.world = std::make_shared<shm::World>(segment, place, way, deadline); });
-  return all_well() ? meeting.world : nullptr;
+  std::string trouble = first_trouble();
+  if (!trouble.empty()) return {nullptr, trouble};
+  meeting.attempt([&] {
+    meeting.world =
+        with_ranks(hosts, wide.rank(), [&] { return std::make_shared<shm::World>(segment, place, way, deadline); });
+  });
+  trouble = first_trouble();
+  return {trouble.empty() ? meeting.world : nullptr, trouble};
+}
+
+// What each rank tells of itself.
+struct Introduction {
+  bool has_one_thread = false;
+  std::string host, prices;
+
+  std::string text() const { return fmt::format("{}{}\n{}", has_one_thread ? '1' : '0', host, prices); }
+  static Introduction parse(const std::string& text) {
+    const size_t end = text.find('\n');
+    if (end == std::string::npos || end == 0) throw Error("what a rank says of itself makes no sense: it is damaged");
+    return {text[0] == '1', text.substr(1, end - 1), text.substr(end + 1)};
+  }
+};
+
+// As rank 0 wants them; where they are to be measured, by the first ranks of the hosts.
+Prices agreed_prices(World& world, CommHandle comm, MpiTransport& wide, const Hosts& hosts, const std::string& wanted,
+                     Deadline deadline) {
+  if (!is_to_be_measured(wanted)) return prices_from(wanted);
+  if (hosts.count() == 1) return {};
+  std::vector<int> circle;
+  for (int h = 0; h < hosts.count(); ++h) circle.push_back(hosts.first_of(h));
+  const bool measures = hosts.place_of(wide.rank()) == 0;
+  const std::string found = measures ? to_words(measure(world, comm, circle, wide.rank(), deadline)) : "";
+  std::vector<Prices> all;
+  for (const std::string& words : tell_all(wide, found, deadline)) {
+    if (!words.empty()) all.push_back(prices_from(words));
+  }
+  return middle_of(all);
 }
 
 }  // namespace
@@ -77,15 +125,30 @@ std::shared_ptr<shm::World> meet(MpiTransport& wide, const Hosts& hosts, Deadlin
 std::unique_ptr<Transport> join_hosts(std::shared_ptr<World> world, CommHandle comm, const Probe& probe,
                                       Deadline deadline) {
   auto wide = std::make_unique<MpiTransport>(world, comm, probe);
-  const auto keys = tell_all(*wide, host_key(wide->rank(), wide->size()), deadline);
+  std::vector<std::string> keys;
+  std::string wanted;
+  bool polls = false;
+  const Introduction mine{world->has_one_thread(), host_key(wide->rank(), wide->size()), wanted_prices()};
+  for (const std::string& text : tell_all(*wide, mine.text(), deadline)) {
+    const Introduction other = Introduction::parse(text);
+    if (keys.empty()) wanted = other.prices;
+    keys.push_back(other.host);
+    polls = polls || other.has_one_thread;
+  }
   Hosts hosts(keys);
+  wide->set_hosts(hosts);
+  wide->set_polls(polls);
+  wide->set_prices(agreed_prices(*world, comm, *wide, hosts, wanted, deadline));
   if (hosts.count() == hosts.ranks()) return wide;
-  const auto shared = meet(*wide, hosts, deadline);
-  if (shared == nullptr) return wide;
+  const auto [shared, trouble] = meet(*wide, hosts, deadline);
+  if (shared == nullptr) {
+    wide->set_trouble(trouble);
+    return wide;
+  }
   auto host = std::make_unique<shm::ShmTransport>(shared, nullptr);
   std::vector<int> all(static_cast<size_t>(host->size()));
   for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int>(i);
-  std::unique_ptr<Transport> relay = host->subgroup(0, all, deadline);
+  std::unique_ptr<Transport> relay = with_ranks(hosts, wide->rank(), [&] { return host->subgroup(0, all, deadline); });
   return std::make_unique<HostedTransport>(
       std::move(world), std::move(wide), std::move(host),
       std::unique_ptr<BoardTransport>(static_cast<BoardTransport*>(relay.release())), std::move(hosts));

@@ -37,8 +37,9 @@ bool fits(const Message& receive, int from, const Letter& letter) {
 
 }  // namespace
 
-Mail::Mail(World& world, CommHandle comm, int rank, std::function<bool(int)> has_left)
-    : world_(world), comm_(comm), rank_(rank), has_left_(std::move(has_left)) {
+Mail::Mail(World& world, CommHandle comm, int rank, std::function<bool(int)> has_left,
+           std::function<void(int, int64_t)> count)
+    : world_(world), comm_(comm), rank_(rank), has_left_(std::move(has_left)), count_(std::move(count)) {
   world_.enlist(*this);
 }
 
@@ -195,6 +196,7 @@ void Mail::move_elements(Message& message) {
   const Tensor& tensor = message.tensor;
   const auto tag = static_cast<int32_t>(kFirstPayload + message.order % kPayloadTags);
   std::byte* data = tensor.data();
+  message.missing_bytes = tensor.bytes();
   if (!tensor.is_contiguous()) {
     message.buffer.resize(static_cast<size_t>(tensor.bytes()));
     data = message.buffer.data();
@@ -209,18 +211,21 @@ void Mail::move_elements(Message& message) {
 }
 
 void Mail::finish(Message& message) {
-  std::vector<int32_t> which(message.requests.size());
-  int32_t done = 0;
+  World::Over over;
   if (!message.requests.empty()) {
-    world_.check(
-        world_.api().test_some(static_cast<int32_t>(which.size()), message.requests.data(), &done, which.data()),
-        "MPI_Testsome");
+    world_.check(world_.test_some(message.requests, over), "MPI_Testsome");
     std::erase(message.requests, RequestHandle{0});
   }
+  // Pieces that come together have their sum; where this MPI does not say, it is as it should be.
+  for (const int64_t bytes : over.bytes) message.missing_bytes -= std::max<int64_t>(bytes, 0);
   if (!message.requests.empty()) return;
-  if (!message.is_send && !message.buffer.empty()) {
-    const Tensor& to = message.tensor;
-    copy_box(view_of(to), {message.buffer.data(), to.dtype(), to.shape(), row_major(to.shape())});
+  const Tensor& to = message.tensor;
+  if (!message.is_send) {
+    if (world_.tells_lengths()) check_length(message.peer, to.bytes() - message.missing_bytes, to.bytes());
+    count_(message.peer, to.bytes());
+    if (!message.buffer.empty()) {
+      copy_box(view_of(to), {message.buffer.data(), to.dtype(), to.shape(), row_major(to.shape())});
+    }
   }
   message.state = Message::done;
 }

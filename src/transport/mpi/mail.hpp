@@ -34,12 +34,15 @@ struct Message {
   std::string error = {};
   std::vector<std::byte> buffer = {};        // where the tensor does not lie in one piece
   std::vector<RequestHandle> requests = {};  // that are not over
+  int64_t missing_bytes = 0;                 // of a receive
 };
 
 class Mail final : public Helper {
  public:
-  // `has_left`: whether a peer takes no part any more (kAnySource: whether none does).
-  Mail(World& world, CommHandle comm, int rank, std::function<bool(int)> has_left);
+  // `has_left`: whether a peer takes no part any more (kAnySource: whether none does). `count`: is told from whom how many
+  // bytes came.
+  Mail(World& world, CommHandle comm, int rank, std::function<bool(int)> has_left,
+       std::function<void(int, int64_t)> count);
   ~Mail();
 
   std::shared_ptr<Message> send(const Tensor& tensor, int to, int64_t tag, const std::string& site);
@@ -74,6 +77,7 @@ class Mail final : public Helper {
   CommHandle comm_;
   int rank_;
   std::function<bool(int)> has_left_;
+  std::function<void(int, int64_t)> count_;
   mutable std::mutex guard_;
   uint64_t orders_ = 0;
   std::list<std::shared_ptr<Message>> messages_;

@@ -1,7 +1,6 @@
 #include "transport/mpi/mpi.hpp"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
@@ -19,14 +18,8 @@
 namespace tessera::mpi {
 namespace {
 
-constexpr size_t kFirstBytes = 4096;  // of a record, with its head: few are longer
-constexpr uint64_t kMostRecordBytes = uint64_t{1} << 30;
-
 // How long a rank that was told of an end still waits for what was said before it.
 constexpr auto kGrace = std::chrono::milliseconds(100);
-// How long one who has waited in vain hears who else has.
-constexpr auto kRollTime = std::chrono::milliseconds(200);
-
 // Below, telling everybody everything takes no longer than a vote: as many messages at once against as many rounds.
 constexpr size_t kFewestVoters = 32;
 
@@ -53,7 +46,10 @@ MpiTransport::MpiTransport(std::shared_ptr<World> world, CommHandle comm, Probe 
   peers_ = std::vector<Peer>(static_cast<size_t>(size_));
   circle_.resize(static_cast<size_t>(size_));
   std::iota(circle_.begin(), circle_.end(), 0);
-  mail_ = std::make_unique<Mail>(*world_, comm_, rank_, [this](int peer) { return has_gone(peer); });
+  network_.hosts = hosts_ = Hosts::apart(size_);
+  mail_ = std::make_unique<Mail>(
+      *world_, comm_, rank_, [this](int peer) { return has_gone(peer); },
+      [this](int from, int64_t bytes) { count_received(from, bytes); });
 }
 
 // Whether a message to or from it makes no sense any more.
@@ -75,174 +71,8 @@ MpiTransport::~MpiTransport() {
   world_->tidy();
 }
 
-size_t MpiTransport::own_place() const {
-  return static_cast<size_t>(std::find(circle_.begin(), circle_.end(), rank_) - circle_.begin());
-}
-
-// Records go from everyone to everyone: so each rank knows who has come.
-class MpiTransport::Records {
- public:
-  explicit Records(MpiTransport& transport) : t_(transport), api_(t_.world_->api()) {}
-  ~Records() {
-    for (size_t i = 0; i < requests_.size(); ++i) {
-      if (requests_[i] == 0) continue;
-      // A buffer that MPI may still write to is the world's now, and a new one the next time's.
-      const int peer = peers_[i];
-      if (peer >= 0) {
-        api_.cancel(requests_[i]);
-        Peer& from = t_.peers_[static_cast<size_t>(peer)];
-        t_.world_->keep(requests_[i], std::pair(std::move(from.first), std::move(from.rest)));
-      } else {
-        kept_ = kept_ != nullptr ? kept_ : std::make_shared<std::vector<std::byte>>(std::move(t_.said_));
-        t_.world_->keep(requests_[i], kept_);
-      }
-    }
-  }
-  Records(const Records&) = delete;
-
-  void post() {
-    const size_t count = t_.circle_.size();
-    const size_t me = t_.own_place();
-    for (size_t i = 1; i < count; ++i) {
-      const int peer = t_.circle_[(me + count - i) % count];
-      Peer& from = t_.peers_[static_cast<size_t>(peer)];
-      from.first.resize(kFirstBytes);
-      receive(peer, kRecord, from.first.data(), kFirstBytes);
-    }
-    for (size_t i = 1; i < count; ++i) {
-      const int peer = t_.circle_[(me + i) % count];
-      send(peer, kRecord, t_.said_.data(), std::min(t_.said_.size(), kFirstBytes));
-      if (t_.said_.size() > kFirstBytes) {
-        send(peer, kRest, t_.said_.data() + kFirstBytes, t_.said_.size() - kFirstBytes);
-      }
-    }
-  }
-
-  // True: all have come, and all is sent.
-  bool progress() {
-    if (requests_.empty()) return true;
-    int32_t done = 0;
-    which_.resize(requests_.size());
-    t_.world_->check(api_.test_some(static_cast<int32_t>(requests_.size()), requests_.data(), &done, which_.data()),
-                     "MPI_Testsome");
-    for (int32_t i = 0; i < done; ++i) arrive(static_cast<size_t>(which_[static_cast<size_t>(i)]));
-    over_ += done;
-    return over_ == static_cast<int64_t>(requests_.size());
-  }
-
-  int first_missing() const {
-    for (const int r : t_.circle_) {
-      if (!t_.has_come(r)) return r;
-    }
-    return t_.rank_;
-  }
-
- private:
-  void add(int peer, bool is_rest, RequestHandle request) {
-    requests_.push_back(request);
-    peers_.push_back(peer);
-    is_rest_.push_back(is_rest);
-  }
-  void send(int to, int32_t tag, const std::byte* data, size_t bytes) {
-    RequestHandle request = 0;
-    t_.world_->check(api_.isend(data, static_cast<int64_t>(bytes), to, tag, t_.comm_, &request), "MPI_Isend");
-    add(-1, false, request);
-  }
-  void receive(int from, int32_t tag, std::byte* data, size_t bytes) {
-    RequestHandle request = 0;
-    t_.world_->check(api_.irecv(data, static_cast<int64_t>(bytes), from, tag, t_.comm_, &request), "MPI_Irecv");
-    add(from, tag == kRest, request);
-  }
-
-  void arrive(size_t i) {
-    if (peers_[i] < 0) return;
-    Peer& from = t_.peers_[static_cast<size_t>(peers_[i])];
-    Head head;
-    std::memcpy(&head, from.first.data(), sizeof(head));
-    if (head.bytes > kMostRecordBytes) throw Error(fmt::format("rank {}'s record is damaged", peers_[i]));
-    if (!is_rest_[i]) from.call = head.call;
-    const size_t all = sizeof(head) + head.bytes;
-    if (is_rest_[i] || all <= kFirstBytes) {
-      from.came = true;
-      return;
-    }
-    from.rest.resize(head.bytes);
-    std::memcpy(from.rest.data(), from.first.data() + sizeof(head), kFirstBytes - sizeof(head));
-    receive(peers_[i], kRest, from.rest.data() + (kFirstBytes - sizeof(head)), all - kFirstBytes);
-  }
-
-  MpiTransport& t_;
-  const Api& api_;
-  std::vector<RequestHandle> requests_;
-  std::vector<int> peers_;  // from whom; -1: a send
-  std::vector<bool> is_rest_;
-  std::vector<int32_t> which_;
-  int64_t over_ = 0;
-  std::shared_ptr<std::vector<std::byte>> kept_;
-};
-
-// Two words to one rank, and two from another.
-class MpiTransport::Ballot {
- public:
-  Ballot(MpiTransport& transport, int to, int from, uint64_t least, uint64_t most)
-      : world_(*transport.world_), words_(std::make_shared<std::array<uint64_t, 4>>()) {
-    *words_ = {least, most, 0, 0};
-    constexpr int64_t kBytes = 2 * sizeof(uint64_t);
-    world_.check(world_.api().irecv(words_->data() + 2, kBytes, from, kVote, transport.comm_, &requests_[0]),
-                 "MPI_Irecv");
-    world_.check(world_.api().isend(words_->data(), kBytes, to, kVote, transport.comm_, &requests_[1]), "MPI_Isend");
-  }
-  ~Ballot() {
-    if (requests_[0] != 0) world_.api().cancel(requests_[0]);
-    for (const RequestHandle request : requests_) {
-      if (request != 0) world_.keep(request, words_);
-    }
-  }
-  Ballot(const Ballot&) = delete;
-  bool progress() {
-    int32_t done = 0, which[2] = {};
-    world_.check(world_.api().test_some(2, requests_, &done, which), "MPI_Testsome");
-    return requests_[0] == 0 && requests_[1] == 0;
-  }
-  uint64_t least() const { return std::min((*words_)[0], (*words_)[2]); }
-  uint64_t most() const { return std::max((*words_)[1], (*words_)[3]); }
-
- private:
-  World& world_;
-  std::shared_ptr<std::array<uint64_t, 4>> words_;
-  RequestHandle requests_[2] = {0, 0};
-};
-
-bool MpiTransport::vote(uint64_t mine, Deadline deadline) {
-  const size_t count = circle_.size(), me = own_place();
-  uint64_t least = mine, most = mine;
-  for (size_t step = 1; step < count; step *= 2) {
-    const int from = circle_[(me + count - step) % count];
-    Ballot ballot(*this, circle_[(me + step) % count], from, least, most);
-    try {
-      await([&] { return ballot.progress(); }, [&] { return from; }, deadline);
-    } catch (const PeerTrouble& trouble) {
-      if (trouble.kind != PeerTrouble::timed_out) throw;
-      call_the_roll();
-      const auto missing = std::find_if(circle_.begin(), circle_.end(), [&](int r) { return !has_come(r); });
-      throw PeerTrouble{PeerTrouble::timed_out, missing == circle_.end() ? from : *missing};
-    }
-    least = ballot.least();
-    most = ballot.most();
-  }
-  return least == most && least != 0;
-}
-
-// Who waits in vain knows of one rank only that it has not come, and that one may wait for another. All who wait say so.
-void MpiTransport::call_the_roll() {
-  tell("h" + std::to_string(call_of(rank_)));
-  const auto end = Clock::now() + kRollTime;
-  for (Patience patience; Clock::now() < end; patience.pause()) listen();
-}
-
 // Waits until done(), and else throws: missing() is whom it waits for.
-template <class Done, class Missing>
-void MpiTransport::await(Done&& done, Missing&& missing, Deadline deadline) {
+void MpiTransport::await(const std::function<bool()>& done, const std::function<int()>& missing, Deadline deadline) {
   Deadline grace = Deadline::max();
   for (Patience patience(*world_, comm_); !done(); patience.pause()) {
     if (!patience.should_look_around()) continue;
@@ -258,43 +88,6 @@ void MpiTransport::await(Done&& done, Missing&& missing, Deadline deadline) {
     if (now >= deadline) throw PeerTrouble{PeerTrouble::timed_out, peer};
   }
   if (dead_) throw PeerTrouble{PeerTrouble::closed, rank_};
-}
-
-void MpiTransport::exchange(const Saying& mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
-                            Deadline deadline) {
-  world_->check_thread();
-  peers_[static_cast<size_t>(rank_)].call = call;
-  // What others said before they gave this call up is there: without this it would succeed here and fail there.
-  listen();
-  if (dead_) throw PeerTrouble{PeerTrouble::closed, rank_};
-  look_in(Moment::before_announce);
-  if (mine.meanwhile != nullptr) mine.meanwhile->meanwhile();
-  const Head head{call, mine.bytes.size()};
-  said_.resize(sizeof(head) + mine.bytes.size());
-  std::memcpy(said_.data(), &head, sizeof(head));
-  if (!mine.bytes.empty()) std::memcpy(said_.data() + sizeof(head), mine.bytes.data(), mine.bytes.size());
-  for (const int r : circle_) peers_[static_cast<size_t>(r)].came = false;
-  records.assign(static_cast<size_t>(size_), {});
-  if (votes() && vote(mine.elements ? 0 : mine.version, deadline)) {
-    for (const int r : circle_) {
-      peers_[static_cast<size_t>(r)].came = true;
-      peers_[static_cast<size_t>(r)].call = call;
-    }
-    records[static_cast<size_t>(rank_)] = std::span<const std::byte>(said_).subspan(sizeof(head));
-    return;
-  }
-  Records exchange(*this);
-  if (circle_.size() > 1) exchange.post();
-  await([&] { return exchange.progress(); }, [&] { return exchange.first_missing(); }, deadline);
-  for (const int r : circle_) {
-    const Peer& peer = peers_[static_cast<size_t>(r)];
-    std::span<const std::byte> bytes = r == rank_ ? std::span<const std::byte>(said_) : peer.first;
-    Head of;
-    std::memcpy(&of, bytes.data(), sizeof(of));
-    const bool in_one = r == rank_ || sizeof(of) + of.bytes <= kFirstBytes;
-    records[static_cast<size_t>(r)] =
-        in_one ? bytes.subspan(sizeof(of), of.bytes) : std::span<const std::byte>(peer.rest);
-  }
 }
 
 void MpiTransport::run(const Move& plan, std::span<const Tensor> mine, const PeerTensors& peers, Deadline deadline) {
@@ -328,11 +121,46 @@ void MpiTransport::move(const Move& plan, std::span<const Tensor> mine, const Pe
     if (now >= grace) throw PeerTrouble{PeerTrouble::closed, peer};
     if (now >= deadline) throw PeerTrouble{PeerTrouble::timed_out, peer};
   }
-  bytes_between_ += flow.bytes_received();
+  flow.count_received([&](int from, int64_t bytes) { count_received(from, bytes); });
+}
+
+void MpiTransport::count_received(int from, int64_t bytes) {
+  (hosts_.together(from, rank_) ? bytes_within_ : bytes_between_) += bytes;
+}
+
+// Slower than the blocking one, but others of this thread go on meanwhile, and it ends at the deadline.
+void MpiTransport::gather_polled(const Tensor& x, const Tensor& out, const Sizes& sizes, const Sizes& places,
+                                 int64_t unit_bytes, Deadline deadline) {
+  const auto scratch = std::make_shared<std::vector<int32_t>>(2 * sizes.size());
+  for (Peer& peer : peers_) peer.came = false;
+  RequestHandle request = 0;
+  world_->check(world_->api().start_all_gather_v(x.data(), out.data(), sizes.data(), places.data(), unit_bytes, rank_,
+                                                 size_, comm_, scratch->data(), &request),
+                "MPI_Iallgatherv");
+  World::Over over;
+  const auto done = [&] {
+    world_->check(world_->test_some({&request, 1}, over), "MPI_Iallgatherv");
+    return request == 0;
+  };
+  const auto missing = [&] {
+    for (int r = 0; r < size_; ++r) {
+      if (!has_come(r)) return r;
+    }
+    return rank_;
+  };
+  try {
+    await(done, missing, deadline);
+  } catch (const PeerTrouble& trouble) {
+    world_->keep(request, std::tuple(scratch, x, out));
+    if (trouble.kind != PeerTrouble::timed_out) throw;
+    call_the_roll();
+    throw PeerTrouble{PeerTrouble::timed_out, missing()};
+  }
 }
 
 // One call of MPI's. What does not lie in one piece goes through memory of our own.
-void MpiTransport::gather_trusted(const Tensor& x, const Tensor& out, size_t dim, const Sizes& sizes) {
+void MpiTransport::gather_trusted(const Tensor& x, const Tensor& out, size_t dim, const Sizes& sizes,
+                                  Deadline deadline) {
   world_->check_thread();
   const bool in_order = out.is_contiguous() && volume(Dims(std::span(out.shape().data(), dim))) == 1;
   const Tensor mine = x.is_contiguous() && !may_overlap(x, out) ? x : x.clone();
@@ -343,10 +171,17 @@ void MpiTransport::gather_trusted(const Tensor& x, const Tensor& out, size_t dim
     at += size;
   }
   const int64_t row = out.shape()[dim] == 0 ? 0 : out.elements() / out.shape()[dim];
-  world_->check(world_->api().all_gather_v(mine.data(), arrived.data(), sizes.data(), places.data(),
-                                           row * size_bytes(out.dtype()), rank_, size_, comm_),
-                "MPI_Allgatherv");
-  bytes_between_ += out.bytes() - x.bytes();
+  const int64_t unit_bytes = row * size_bytes(out.dtype());
+  if (polls_ && world_->api().start_all_gather_v != nullptr) {
+    gather_polled(mine, arrived, sizes, places, unit_bytes, deadline);
+  } else {
+    world_->check(world_->api().all_gather_v(mine.data(), arrived.data(), sizes.data(), places.data(), unit_bytes,
+                                             rank_, size_, comm_),
+                  "MPI_Allgatherv");
+  }
+  for (int r = 0; r < size_; ++r) {
+    if (r != rank_) count_received(r, sizes[static_cast<size_t>(r)] * unit_bytes);
+  }
   for (size_t r = 0; !in_order && r < sizes.size(); ++r) {
     Box box = Box::whole(out.shape());
     box.offset[dim] = places[r];
@@ -356,7 +191,21 @@ void MpiTransport::gather_trusted(const Tensor& x, const Tensor& out, size_t dim
   }
 }
 
+std::string MpiTransport::describe() const {
+  const Prices& prices = network_.prices;
+  std::string text = fmt::format("{}: {} rank{} on {} host{}", world_->api().library(), size_, size_ == 1 ? "" : "s",
+                                 hosts_.count(), hosts_.count() == 1 ? "" : "s");
+  if (size_ > 1 && hosts_.count() > 1) {
+    text += fmt::format("; between hosts {:.3g} us a round, {:.3g} us a message, {:.3g} GB/s", prices.round_us,
+                        prices.message_us, 1e-3 / std::max(prices.byte_us, 1e-9));
+  }
+  if (!trouble_.empty())
+    text += fmt::format("; within a host by messages too, as memory cannot be shared ({})", trouble_);
+  return text;
+}
+
 void MpiTransport::listen() noexcept {
+  if (!world_->may_call()) return;
   std::lock_guard lock(guard_);
   for (Control control; next_control(*world_, comm_, control);) {
     Peer& from = peers_[static_cast<size_t>(control.from)];
@@ -425,7 +274,13 @@ std::unique_ptr<Transport> MpiTransport::subgroup(uint64_t, std::span<const int>
   CommHandle made = 0;
   world_->check(world_->api().split(comm_, in_one ? members[0] : -1, static_cast<int32_t>(me), &made),
                 "MPI_Comm_split");
-  return in_one ? std::make_unique<MpiTransport>(world_, made, probe_) : nullptr;
+  if (!in_one) return nullptr;
+  auto group = std::make_unique<MpiTransport>(world_, made, probe_);
+  group->set_prices(network_.prices);
+  group->set_polls(polls_);
+  group->set_trouble(trouble_);
+  group->set_hosts(hosts_.among(members));
+  return group;
 }
 
 std::unique_ptr<Transport> MpiTransport::survivors(Deadline) {

@@ -34,8 +34,16 @@ class MpiTransport : public Transport {
   bool gathers_trusted(int64_t rows, int64_t row_bytes) const override {
     return world_->api().all_gather_v != nullptr && rows <= INT32_MAX && row_bytes <= INT32_MAX;
   }
-  void gather_trusted(const Tensor& x, const Tensor& out, size_t dim, const Sizes& sizes) override;
-  bool owners_send() const override { return true; }
+  void gather_trusted(const Tensor& x, const Tensor& out, size_t dim, const Sizes& sizes, Deadline deadline) override;
+  const Network* network() const override { return &network_; }
+  // By which bytes are counted; else every rank is one of its own.
+  void set_hosts(Hosts hosts) { hosts_ = std::move(hosts); }
+  // Whether trusted gathers are polled, as on ranks of which only one thread may call MPI: alike on all ranks.
+  void set_polls(bool polls) { polls_ = polls; }
+  // Why ranks of one host send each other messages instead of sharing memory.
+  void set_trouble(std::string trouble) { trouble_ = std::move(trouble); }
+  std::string describe() const override;
+  void set_prices(const Prices& prices) { network_.prices = prices; }
   const Probe& probe() const { return probe_; }
   bool votes() const override { return circle_.size() >= voters_; }
   bool has_one_thread() const override { return world_->has_one_thread(); }
@@ -55,7 +63,9 @@ class MpiTransport : public Transport {
   }
   std::unique_ptr<Transport> subgroup(uint64_t id, std::span<const int> members, Deadline deadline) override;
   std::unique_ptr<Transport> survivors(Deadline deadline) override;
-  Traffic traffic() const override { return {.bytes_between_hosts = bytes_between_}; }
+  Traffic traffic() const override {
+    return {.bytes_between_hosts = bytes_between_, .bytes_within_host = bytes_within_};
+  }
 
  private:
   void look(Moment moment) override { probe_(moment, rank_, static_cast<int64_t>(call_of(rank_) / 256)); }
@@ -71,16 +81,23 @@ class MpiTransport : public Transport {
     uint64_t call = 0, bytes = 0;
   };
   class Records;  // an exchange under way
+  class Relay;    // the same in rounds
   class Ballot;   // a round of a vote
 
   void tell(const std::string& text) noexcept;
   size_t own_place() const;
   // Whether all of the circle say `mine`, and it is not 0. In as many rounds as the logarithm of their number.
   bool vote(uint64_t mine, Deadline deadline);
+  // Says this rank's record to all of the circle in rounds, and hears theirs.
+  void relay(std::vector<std::span<const std::byte>>& records, Deadline deadline);
   void call_the_roll();
-  template <class Done, class Missing>
-  void await(Done&& done, Missing&& missing, Deadline deadline);
+  template <class Fn>
+  void with_roll_call(Fn&& fn);
+  void await(const std::function<bool()>& done, const std::function<int()>& missing, Deadline deadline);
   bool has_gone(int peer) const;
+  void count_received(int from, int64_t bytes);
+  void gather_polled(const Tensor& x, const Tensor& out, const Sizes& sizes, const Sizes& places, int64_t unit_bytes,
+                     Deadline deadline);
 
   std::shared_ptr<World> world_;
   CommHandle comm_;
@@ -88,12 +105,16 @@ class MpiTransport : public Transport {
   Probe probe_;
   std::vector<Peer> peers_;
   std::vector<int> circle_;
-  size_t voters_;  // from so many on
-  std::atomic<int64_t> bytes_between_{0};
+  Network network_;  // to which every rank is a host
+  size_t voters_;    // from so many on
+  Hosts hosts_;
+  std::atomic<int64_t> bytes_between_{0}, bytes_within_{0};
   std::vector<std::byte> said_;  // of this rank
   std::atomic<bool> dead_{false};
   Verdict verdict_;
   bool gone_ = false;
+  bool polls_ = false;
+  std::string trouble_;
   mutable std::mutex guard_;  // of what others tell
   std::unique_ptr<Mail> mail_;
 };

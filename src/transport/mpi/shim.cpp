@@ -51,7 +51,10 @@ int init(int32_t* thread_level) {
   int provided = 0;
   const int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
   *thread_level = level_of(provided);
-  return code;
+  if (code != MPI_SUCCESS) return code;
+  // What is wrong with one of several requests is told to these, and not to the communicator that it is of.
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  return MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
 }
 
 int thread_level(int32_t* thread_level, int32_t* is_main) {
@@ -85,6 +88,18 @@ int duplicate(CommHandle comm, CommHandle* made) {
   return hand_out(code, result, made);
 }
 
+int start_duplicate(CommHandle comm, void* place, RequestHandle* request) {
+  static_assert(sizeof(MPI_Comm) <= 8);
+  MPI_Request handle = MPI_REQUEST_NULL;
+  const int code = MPI_Comm_idup(comm_of(comm), static_cast<MPI_Comm*>(place), &handle);
+  *request = to_word(handle);
+  return code;
+}
+
+int end_duplicate(const void* place, CommHandle* made) {
+  return hand_out(MPI_SUCCESS, *static_cast<const MPI_Comm*>(place), made);
+}
+
 int split(CommHandle comm, int32_t color, int32_t key, CommHandle* made) {
   MPI_Comm result = MPI_COMM_NULL;
   const int code = MPI_Comm_split(comm_of(comm), color < 0 ? MPI_UNDEFINED : color, key, &result);
@@ -105,8 +120,10 @@ int rank_and_size(CommHandle comm, int32_t* rank, int32_t* size) {
 }
 
 // Bytes where they can be counted so; else the unit is a type of its own, as 2^31 of them are more than any memory.
-int all_gather_v(const void* data, void* out, const int64_t* counts, const int64_t* places, int64_t unit_bytes,
-                 int32_t rank, int32_t size, CommHandle comm) {
+// call(counts, places, type) gathers.
+template <class Call>
+int with_counts(const int64_t* counts, const int64_t* places, int64_t unit_bytes, int32_t size, int32_t* scratch,
+                Call&& call) {
   const int64_t all = places[size - 1] + counts[size - 1];
   const bool short_enough = unit_bytes == 0 || all <= INT32_MAX / unit_bytes;
   const int64_t factor = short_enough ? unit_bytes : 1;
@@ -115,14 +132,33 @@ int all_gather_v(const void* data, void* out, const int64_t* counts, const int64
     MPI_Type_contiguous(static_cast<int>(unit_bytes), MPI_BYTE, &type);
     MPI_Type_commit(&type);
   }
-  std::vector<int> own_counts, own_places;
   for (int32_t r = 0; r < size; ++r) {
-    own_counts.push_back(static_cast<int>(counts[r] * factor));
-    own_places.push_back(static_cast<int>(places[r] * factor));
+    scratch[r] = static_cast<int32_t>(counts[r] * factor);
+    scratch[size + r] = static_cast<int32_t>(places[r] * factor);
   }
-  const int code = MPI_Allgatherv(data, own_counts[static_cast<size_t>(rank)], type, out, own_counts.data(),
-                                  own_places.data(), type, comm_of(comm));
+  const int code = call(scratch, scratch + size, type);
   if (!short_enough) MPI_Type_free(&type);
+  return code;
+}
+
+int all_gather_v(const void* data, void* out, const int64_t* counts, const int64_t* places, int64_t unit_bytes,
+                 int32_t rank, int32_t size, CommHandle comm) {
+  std::vector<int32_t> scratch(2 * static_cast<size_t>(size));
+  return with_counts(counts, places, unit_bytes, size, scratch.data(),
+                     [&](const int* own_counts, const int* own_places, MPI_Datatype type) {
+                       return MPI_Allgatherv(data, own_counts[rank], type, out, own_counts, own_places, type,
+                                             comm_of(comm));
+                     });
+}
+
+int start_all_gather_v(const void* data, void* out, const int64_t* counts, const int64_t* places, int64_t unit_bytes,
+                       int32_t rank, int32_t size, CommHandle comm, int32_t* scratch, RequestHandle* request) {
+  MPI_Request handle = MPI_REQUEST_NULL;
+  const int code = with_counts(
+      counts, places, unit_bytes, size, scratch, [&](const int* own_counts, const int* own_places, MPI_Datatype type) {
+        return MPI_Iallgatherv(data, own_counts[rank], type, out, own_counts, own_places, type, comm_of(comm), &handle);
+      });
+  *request = to_word(handle);
   return code;
 }
 
@@ -140,7 +176,47 @@ int irecv(void* data, int64_t bytes, int32_t from, int32_t tag, CommHandle comm,
   return code;
 }
 
-int test_some(int32_t count, RequestHandle* requests, int32_t* done, int32_t* which) {
+// Measured, over TCP: Open MPI's types are as fast as packing, or faster, from here on. MPICH's take 1.2 to 1.9 times as long.
+#ifdef OPEN_MPI
+constexpr bool kTypesAreFast = true;
+#else
+constexpr bool kTypesAreFast = false;
+#endif
+constexpr int64_t kFewestRowBytes = 64;
+
+// The type may go as soon as the message is on its way.
+template <class Call>
+int with_rows(int64_t rows, int64_t row_bytes, int64_t stride_bytes, Call&& call) {
+  MPI_Datatype type = MPI_DATATYPE_NULL;
+  int code = MPI_Type_create_hvector(count_of(rows), count_of(row_bytes), static_cast<MPI_Aint>(stride_bytes), MPI_BYTE,
+                                     &type);
+  if (code == MPI_SUCCESS) code = MPI_Type_commit(&type);
+  if (code == MPI_SUCCESS) code = call(type);
+  if (type != MPI_DATATYPE_NULL) MPI_Type_free(&type);
+  return code;
+}
+
+int isend_rows(const void* data, int64_t rows, int64_t row_bytes, int64_t stride_bytes, int32_t to, int32_t tag,
+               CommHandle comm, RequestHandle* made) {
+  MPI_Request request = MPI_REQUEST_NULL;
+  const int code = with_rows(rows, row_bytes, stride_bytes, [&](MPI_Datatype type) {
+    return MPI_Isend(data, 1, type, to, tag, comm_of(comm), &request);
+  });
+  *made = to_word(request);
+  return code;
+}
+
+int irecv_rows(void* data, int64_t rows, int64_t row_bytes, int64_t stride_bytes, int32_t from, int32_t tag,
+               CommHandle comm, RequestHandle* made) {
+  MPI_Request request = MPI_REQUEST_NULL;
+  const int code = with_rows(rows, row_bytes, stride_bytes, [&](MPI_Datatype type) {
+    return MPI_Irecv(data, 1, type, from, tag, comm_of(comm), &request);
+  });
+  *made = to_word(request);
+  return code;
+}
+
+int test_some_sized(int32_t count, RequestHandle* requests, int32_t* done, int32_t* which, int64_t* bytes) {
   thread_local std::vector<MPI_Request> list;
   thread_local std::vector<MPI_Status> statuses;
   list.resize(static_cast<size_t>(count));
@@ -156,8 +232,18 @@ int test_some(int32_t count, RequestHandle* requests, int32_t* done, int32_t* wh
       if (statuses[static_cast<size_t>(i)].MPI_ERROR != MPI_SUCCESS) code = statuses[static_cast<size_t>(i)].MPI_ERROR;
     }
   }
-  for (int32_t i = 0; i < *done; ++i) requests[which[i]] = 0;
+  for (int32_t i = 0; i < *done; ++i) {
+    requests[which[i]] = 0;
+    if (bytes == nullptr) continue;
+    int count_bytes = 0;
+    MPI_Get_count(&statuses[static_cast<size_t>(i)], MPI_BYTE, &count_bytes);
+    bytes[i] = count_bytes;
+  }
   return code;
+}
+
+int test_some(int32_t count, RequestHandle* requests, int32_t* done, int32_t* which) {
+  return test_some_sized(count, requests, done, which, nullptr);
 }
 
 int cancel(RequestHandle request) {
@@ -187,9 +273,33 @@ int irecv_found(void* data, int64_t bytes, Found* found, RequestHandle* made) {
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) const tessera::mpi::Api* tessera_mpi_api() {
-  static const Api api = {kApiVersion,  library,    is_initialized, is_finalized, init,      thread_level,
-                          MPI_Finalize, error_text, world,          from_fortran, duplicate, split,
-                          free_comm,    barrier,    rank_and_size,  all_gather_v, isend,     irecv,
-                          test_some,    cancel,     find,           irecv_found};
+  static const Api api = {.library = library,
+                          .is_initialized = is_initialized,
+                          .is_finalized = is_finalized,
+                          .init = init,
+                          .thread_level = thread_level,
+                          .finalize = MPI_Finalize,
+                          .error_text = error_text,
+                          .world = world,
+                          .from_fortran = from_fortran,
+                          .duplicate = duplicate,
+                          .split = split,
+                          .free = free_comm,
+                          .barrier = barrier,
+                          .rank_and_size = rank_and_size,
+                          .all_gather_v = all_gather_v,
+                          .isend = isend,
+                          .irecv = irecv,
+                          .test_some = test_some,
+                          .cancel = cancel,
+                          .find = find,
+                          .irecv_found = irecv_found,
+                          .test_some_sized = test_some_sized,
+                          .start_duplicate = start_duplicate,
+                          .end_duplicate = end_duplicate,
+                          .start_all_gather_v = start_all_gather_v,
+                          .isend_rows = kTypesAreFast ? isend_rows : nullptr,
+                          .irecv_rows = kTypesAreFast ? irecv_rows : nullptr,
+                          .fewest_row_bytes = kFewestRowBytes};
   return &api;
 }

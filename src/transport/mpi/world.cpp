@@ -46,7 +46,7 @@ World::World(const Api& api, std::shared_ptr<void> engine)
 
 World::~World() {
   int32_t over = 0;
-  if (api_.is_finalized(&over) != 0 || over != 0) return;
+  if (!may_call() || api_.is_finalized(&over) != 0 || over != 0) return;
   drain();
   if (!ours_ || !part()) return;
   drain();
@@ -58,7 +58,7 @@ World::~World() {
 bool World::is_tidy() {
   tidy();
   std::lock_guard lock(guard_);
-  return kept_.empty() && graves_.empty();
+  return kept_.empty() && graves_.empty() && unsent_.empty();
 }
 
 // Farewells are on their way; where a peer lives on, it does not need this process any more.
@@ -87,7 +87,26 @@ void World::check_thread() const {
   throw Error("MPI was initialised for calls of one thread only, and this is another: use MPI_THREAD_MULTIPLE");
 }
 
+int World::test_some(std::span<RequestHandle> requests, Over& over) const {
+  const auto count = static_cast<int32_t>(requests.size());
+  over.which.resize(requests.size());
+  over.bytes.assign(requests.size(), -1);
+  int32_t done = 0;
+  const int code = api_.test_some_sized != nullptr
+                       ? api_.test_some_sized(count, requests.data(), &done, over.which.data(), over.bytes.data())
+                       : api_.test_some(count, requests.data(), &done, over.which.data());
+  over.which.resize(static_cast<size_t>(done));
+  over.bytes.resize(static_cast<size_t>(done));
+  return code;
+}
+
 void World::send_text(CommHandle comm, int to, int32_t tag, std::string text) {
+  if (!may_call()) {
+    std::lock_guard lock(guard_);
+    unsent_.push_back({comm, to, tag, std::move(text)});
+    has_unsent_ = true;
+    return;
+  }
   auto kept = std::make_shared<std::string>(std::move(text));
   RequestHandle request = 0;
   if (api_.isend(kept->data(), static_cast<int64_t>(kept->size()), to, tag, comm, &request) != 0) return;
@@ -118,6 +137,14 @@ bool World::all_left(Grave& grave) {
 }
 
 void World::tidy() {
+  if (!may_call()) return;
+  std::list<Unsent> unsent;
+  {
+    std::lock_guard lock(guard_);
+    unsent.swap(unsent_);
+    has_unsent_ = false;
+  }
+  for (Unsent& one : unsent) send_text(one.comm, one.to, one.tag, std::move(one.text));
   std::lock_guard lock(guard_);
   for (auto it = kept_.begin(); it != kept_.end();) {
     int32_t done = 0, which = 0;
@@ -145,6 +172,7 @@ void World::dismiss(Helper& helper) {
 }
 
 bool World::help_all() {
+  if (has_unsent_) tidy();
   std::lock_guard lock(helpers_guard_);
   bool pending = false;
   for (Helper* helper : helpers_) {
@@ -173,6 +201,12 @@ int next_lost(World& world, CommHandle comm) {
   int32_t rank = -1;
   if (world.api().next_lost != nullptr) world.api().next_lost(comm, &rank);
   return rank;
+}
+
+void check_length(int from, int64_t bytes, int64_t expected) {
+  if (bytes < 0 || bytes == expected) return;
+  throw Error(
+      fmt::format("a message of rank {} has {} bytes, but {} were agreed on: it is damaged", from, bytes, expected));
 }
 
 // A look is about as dear as leaving the core, which may be the very one that a peer waits for: so it spins little.

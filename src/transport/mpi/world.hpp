@@ -6,6 +6,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -26,7 +27,7 @@ class Helper {
 };
 
 // The tags of a communicator's messages.
-enum Tag : int32_t { kRecord = 1, kRest, kVote, kControl, kLetter, kAnswer, kData, kFirstPayload };
+enum Tag : int32_t { kRecord = 1, kRest, kVote, kControl, kLetter, kAnswer, kData, kRelayed, kFirstPayload };
 
 class World {
  public:
@@ -47,6 +48,15 @@ class World {
   bool may_call() const { return level_ >= multiple || std::this_thread::get_id() == main_; }
   // A communicator is dead: finalising may have to wait for a peer that never comes.
   void give_up() { given_up_ = true; }
+
+  // Of requests those that are over, and how many bytes came where they are receives (-1: this MPI does not say). Their
+  // handles become 0. Returns MPI's code.
+  struct Over {
+    std::vector<int32_t> which;
+    std::vector<int64_t> bytes;
+  };
+  int test_some(std::span<RequestHandle> requests, Over& over) const;
+  bool tells_lengths() const { return api_.test_some_sized != nullptr; }
 
   // A message that nobody waits for; the text is kept as long as it takes.
   void send_text(CommHandle comm, int to, int32_t tag, std::string text);
@@ -71,6 +81,12 @@ class World {
     CommHandle comm;
     std::vector<bool> left;
   };
+  struct Unsent {  // said on a thread that must not call MPI: it goes when the right one comes
+    CommHandle comm;
+    int to;
+    int32_t tag;
+    std::string text;
+  };
   bool all_left(Grave& grave);
   bool is_tidy();
   void drain();
@@ -85,6 +101,8 @@ class World {
   std::mutex guard_;
   std::list<Kept> kept_;
   std::list<Grave> graves_;
+  std::list<Unsent> unsent_;
+  std::atomic<bool> has_unsent_{false};
   std::mutex helpers_guard_;
   std::list<Helper*> helpers_;
   const std::shared_ptr<void> engine_;  // goes first: it may use what is kept
@@ -102,6 +120,9 @@ struct Control {
 bool next_control(World& world, CommHandle comm, Control& control);
 // The next rank that is lost and was not told of before; -1: none.
 int next_lost(World& world, CommHandle comm);
+
+// Throws Error where a message has another length than it should: it is none of those that were agreed on.
+void check_length(int from, int64_t bytes, int64_t expected);
 
 // Between two looks at whether something has come: spins at first, and then leaves the core to others.
 class Patience {

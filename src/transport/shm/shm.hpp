@@ -42,6 +42,7 @@ class ShmTransport : public BoardTransport, private Mourner {
   void leave(const std::string& farewell) noexcept override;
   Verdict abort(const Verdict& verdict) noexcept override;
   std::string farewell(int peer) const override;
+  std::string describe() const override { return "processes of one host, through shared memory"; }
   std::unique_ptr<Transport> subgroup(uint64_t id, std::span<const int> members, Deadline deadline) override;
   std::unique_ptr<Transport> survivors(Deadline deadline) override;
   Traffic traffic() const override;

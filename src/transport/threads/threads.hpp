@@ -16,6 +16,7 @@ class ThreadsTransport : public BoardTransport {
                                        bool started) override;
   void leave(const std::string& farewell) noexcept override;
   Verdict abort(const Verdict& verdict) noexcept override;
+  std::string describe() const override { return "threads of one process"; }
   std::unique_ptr<Transport> subgroup(uint64_t id, std::span<const int> members, Deadline deadline) override;
   std::unique_ptr<Transport> survivors(Deadline deadline) override;
 

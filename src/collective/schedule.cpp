@@ -1,0 +1,355 @@
+#include "collective/schedule.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <tuple>
+
+#include <fmt/format.h>
+
+#include "layout/axis_layout.hpp"
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kMostPieces = 1024;  // of a ring
+
+std::vector<Stretch> behind_one_another(const Sizes& sizes) {
+  std::vector<Stretch> list;
+  for (int64_t at = 0; const int64_t size : sizes) {
+    list.push_back({at, at + size});
+    at += size;
+  }
+  return list;
+}
+
+// Where two cuts of the same rows meet.
+std::vector<Piece> common_pieces(const std::vector<Stretch>& owns, const std::vector<Stretch>& keeps) {
+  std::vector<Piece> list;
+  for (size_t owner = 0, keeper = 0; owner < owns.size() && keeper < keeps.size();) {
+    const Stretch rows = intersect(owns[owner], keeps[keeper]);
+    if (!rows.empty()) list.push_back({rows, static_cast<int>(owner), static_cast<int>(keeper)});
+    if (owns[owner].end <= keeps[keeper].end) ++owner;
+    else ++keeper;
+  }
+  return list;
+}
+
+double price_of(const Prices& prices, int64_t rounds, int64_t messages, double bytes) {
+  return static_cast<double>(rounds) * prices.round_us + static_cast<double>(messages) * prices.message_us +
+         bytes * prices.byte_us;
+}
+
+int64_t most_of(const std::vector<int64_t>& list) { return *std::max_element(list.begin(), list.end()); }
+
+int64_t pieces_of(Stretch rows, int64_t piece_rows) { return (rows.length() + piece_rows - 1) / piece_rows; }
+
+int64_t doublings(int64_t count) {
+  int64_t rounds = 0;
+  while ((int64_t{1} << rounds) < count) ++rounds;
+  return rounds;
+}
+
+// What lies behind one another, and goes the same way at the same time, goes in one piece.
+std::vector<Hop> merged(std::vector<Hop> hops) {
+  const auto order = [](const Hop& hop) { return std::tuple(hop.round, hop.from, hop.to, hop.rows.begin); };
+  std::sort(hops.begin(), hops.end(), [&](const Hop& a, const Hop& b) { return order(a) < order(b); });
+  std::vector<Hop> list;
+  for (const Hop& hop : hops) {
+    if (hop.rows.empty()) continue;
+    Hop* last = list.empty() ? nullptr : &list.back();
+    const bool goes_on = last != nullptr &&
+                         std::tie(last->round, last->from, last->to, last->first_hand) ==
+                             std::tie(hop.round, hop.from, hop.to, hop.first_hand) &&
+                         last->rows.end == hop.rows.begin;
+    if (goes_on) last->rows.end = hop.rows.end;
+    else list.push_back(hop);
+  }
+  return list;
+}
+
+const char* name(Way way) {
+  switch (way) {
+    case Way::direct: return "direct";
+    case Way::spread: return "spread";
+    case Way::ring: return "ring";
+    case Way::logarithmic: return "logarithmic";
+  }
+  return "";
+}
+
+}  // namespace
+
+Stretch intersect(Stretch a, Stretch b) { return {std::max(a.begin, b.begin), std::min(a.end, b.end)}; }
+
+GatherSchedules::GatherSchedules(const Sizes& sizes, int64_t row_bytes, const Network& network)
+    : network_(network),
+      hosts_(network.hosts),
+      row_bytes_(row_bytes),
+      owns_(behind_one_another(sizes)),
+      pieces_(common_pieces(owns_, behind_one_another(even_stretches(sizes)))),
+      host_rows_(static_cast<size_t>(hosts_.count()), 0),
+      total_(owns_.back().end),
+      fewest_together_(hosts_.ranks()) {
+  for (int r = 0; r < hosts_.ranks(); ++r) {
+    host_rows_[static_cast<size_t>(hosts_.host_of(r))] += own(r).length();
+    longest_ = std::max(longest_, own(r).length());
+  }
+  for (int h = 0; h < hosts_.count(); ++h) {
+    const auto here = static_cast<int64_t>(hosts_.ranks_on(h).size());
+    most_together_ = std::max(most_together_, here);
+    fewest_together_ = std::min(fewest_together_, here);
+  }
+}
+
+double GatherSchedules::price(int64_t rounds, int64_t messages, int64_t rows) const {
+  return price_of(network_.prices, rounds, messages, static_cast<double>(rows) * static_cast<double>(row_bytes_));
+}
+
+std::vector<Schedule> GatherSchedules::all() const {
+  std::vector<Schedule> list{direct()};
+  if (hosts_.count() <= 2 || total_ == 0) return list;  // with two, all are the same
+  list.push_back(spread());
+  Schedule best = ring(1);
+  for (int64_t pieces = 2; pieces <= std::min(longest_, kMostPieces); pieces *= 2) {
+    const Schedule other = ring(pieces);
+    if (other.us < best.us) best = other;
+  }
+  list.push_back(best);
+  list.push_back(logarithmic());
+  return list;
+}
+
+Schedule GatherSchedules::direct() const {
+  return {Way::direct, 0, 1, price(1, hosts_.ranks() - fewest_together_, most_of(host_rows_) * (hosts_.count() - 1))};
+}
+
+Schedule GatherSchedules::spread() const {
+  const auto hosts = static_cast<size_t>(hosts_.count());
+  std::vector<int64_t> first(hosts, 0), second(hosts, 0), messages(static_cast<size_t>(hosts_.ranks()), 0);
+  for (const Piece& piece : pieces_) {
+    const auto from = static_cast<size_t>(hosts_.host_of(piece.owner)),
+               kept = static_cast<size_t>(hosts_.host_of(piece.keeper));
+    if (from != kept) {
+      first[from] += piece.rows.length();
+      messages[static_cast<size_t>(piece.owner)] += most_together_;
+    }
+    second[kept] += piece.rows.length() * (hosts_.count() - (from == kept ? 1 : 2));
+  }
+  return {Way::spread, 0, 2,
+          price(2, most_of(messages) + hosts_.ranks() - fewest_together_, most_of(first) + most_of(second))};
+}
+
+// In each round a host passes on a piece of every rank that has some left; the last piece has to pass all hosts.
+Schedule GatherSchedules::ring(int64_t pieces) const {
+  const int64_t rows = std::max<int64_t>((longest_ + pieces - 1) / pieces, 1), passed_on = hosts_.count() - 2;
+  int64_t messages = 0;
+  for (const Stretch& own : owns_) messages += pieces_of(own, rows);
+  const int64_t rounds = pieces_of({0, longest_}, rows) + passed_on;
+  return {Way::ring, rows, rounds, price(rounds, messages * most_together_, total_ + passed_on * rows)};
+}
+
+Schedule GatherSchedules::logarithmic() const {
+  const int64_t hosts = hosts_.count(), rounds = doublings(hosts);
+  // Of all hosts twice over, as a window goes on behind the last.
+  std::vector<int64_t> until{0};
+  for (int64_t h = 0; h < 2 * hosts; ++h) until.push_back(until.back() + host_rows_[static_cast<size_t>(h % hosts)]);
+  int64_t rows = 0;
+  for (int64_t reach = 1; reach < hosts; reach *= 2) {
+    const int64_t count = std::min(reach, hosts - reach);
+    int64_t most = 0;
+    for (int64_t h = 0; h < hosts; ++h) {
+      most = std::max(most, until[static_cast<size_t>(h + count)] - until[static_cast<size_t>(h)]);
+    }
+    rows += most;
+  }
+  // Rows of a window that goes on behind the last host are two pieces.
+  return {Way::logarithmic, 0, rounds, price(rounds, (2 * rounds - 1) * most_together_, rows)};
+}
+
+// Merged, in the order of rows.
+std::vector<Stretch> GatherSchedules::rows_of_hosts(int first, int64_t count) const {
+  std::vector<Stretch> list;
+  for (int64_t i = 0; i < count; ++i) {
+    for (const int r : hosts_.ranks_on(static_cast<int>((first + i) % hosts_.count()))) {
+      if (!own(r).empty()) list.push_back(own(r));
+    }
+  }
+  std::sort(list.begin(), list.end(), [](Stretch a, Stretch b) { return a.begin < b.begin; });
+  std::vector<Stretch> joined;
+  for (const Stretch rows : list) {
+    if (!joined.empty() && joined.back().end == rows.begin) joined.back().end = rows.end;
+    else joined.push_back(rows);
+  }
+  return joined;
+}
+
+// What ranks of one host have is read from them, and crosses nothing.
+void GatherSchedules::add_own_host(int to, Hops& hops) const {
+  for (const int r : hosts_.ranks_on(hosts_.host_of(to))) {
+    if (r != to) hops.push_back({0, r, to, own(r), true});
+  }
+}
+
+// All ranks of the keeper's host take a part in receiving; the others get it from the keeper. What a host has comes from
+// no other.
+void GatherSchedules::spread_hops(int rank, bool to, Hops& hops) const {
+  for (const Piece& piece : pieces_) {
+    const auto hop_to = [&](int r) {
+      if (r == piece.owner) return;
+      const bool at_once = hosts_.together(r, piece.owner) || hosts_.together(r, piece.keeper);
+      if (at_once) hops.push_back({0, piece.owner, r, piece.rows, true});
+      else hops.push_back({1, piece.keeper, r, piece.rows, false});
+    };
+    const int from = hosts_.host_of(piece.owner), kept = hosts_.host_of(piece.keeper);
+    if (to) {
+      hop_to(rank);
+      continue;
+    }
+    if (piece.owner == rank) {
+      for (const int r : hosts_.ranks_on(from)) hop_to(r);
+      for (const int r : hosts_.ranks_on(kept)) {
+        if (from != kept) hop_to(r);
+      }
+    }
+    if (piece.keeper != rank) continue;
+    for (int r = 0; r < hosts_.ranks(); ++r) {
+      if (hosts_.host_of(r) != from && hosts_.host_of(r) != kept) hop_to(r);
+    }
+  }
+}
+
+int GatherSchedules::host_before(int host, int64_t distance) const {
+  const int64_t hosts = hosts_.count();
+  return static_cast<int>((host + hosts - distance % hosts) % hosts);
+}
+
+// Piece p of a rank that is so many hosts before the one before this comes in round p plus that distance.
+void GatherSchedules::ring_to(const Schedule& schedule, int to, Hops& hops) const {
+  const int before = host_before(hosts_.host_of(to), 1);
+  const auto& there = hosts_.ranks_on(before);
+  for (int owner = 0; owner < hosts_.ranks(); ++owner) {
+    if (hosts_.together(owner, to)) continue;
+    const auto distance = static_cast<size_t>(host_before(before, hosts_.host_of(owner)));
+    const Stretch rows = own(owner);
+    const auto count = static_cast<size_t>(pieces_of(rows, schedule.piece_rows));
+    for (size_t p = 0; p < count; ++p) {
+      const int64_t begin = rows.begin + static_cast<int64_t>(p) * schedule.piece_rows;
+      const int from = distance == 0 ? owner : there[p % there.size()];
+      hops.push_back({p + distance, from, to, {begin, std::min(begin + schedule.piece_rows, rows.end)}, distance == 0});
+    }
+  }
+}
+
+// From the host that is 2^round behind this, all that has come to it; its ranks share the sending.
+void GatherSchedules::logarithmic_to(int round, int to, Hops& hops) const {
+  const int64_t reach = int64_t{1} << round;
+  const int host = host_before(hosts_.host_of(to), hosts_.count() - reach);
+  const auto& there = hosts_.ranks_on(host);
+  if (round == 0) {
+    for (const int r : there) hops.push_back({0, r, to, own(r), true});
+    return;
+  }
+  const auto parts = static_cast<int>(there.size());
+  for (const Stretch rows : rows_of_hosts(host, std::min(reach, hosts_.count() - reach))) {
+    const auto cuts = behind_one_another(even_sizes(rows.length(), parts));
+    for (int i = 0; i < parts; ++i) {
+      const Stretch cut = cuts[static_cast<size_t>(i)];
+      hops.push_back({static_cast<size_t>(round),
+                      there[static_cast<size_t>(i)],
+                      to,
+                      {rows.begin + cut.begin, rows.begin + cut.end},
+                      false});
+    }
+  }
+}
+
+std::vector<Hop> GatherSchedules::all_to(const Schedule& schedule, int rank) const {
+  Hops hops;
+  if (schedule.way == Way::spread) {
+    spread_hops(rank, true, hops);
+    return hops;
+  }
+  add_own_host(rank, hops);
+  if (schedule.way == Way::ring) ring_to(schedule, rank, hops);
+  if (schedule.way == Way::logarithmic) {
+    for (int round = 0; round < schedule.rounds; ++round) logarithmic_to(round, rank, hops);
+  }
+  return hops;
+}
+
+std::vector<Hop> GatherSchedules::hops_to(const Schedule& schedule, int rank) const {
+  return merged(all_to(schedule, rank));
+}
+
+// The mirror image of what goes to those to whom it sends.
+std::vector<Hop> GatherSchedules::hops_from(const Schedule& schedule, int rank) const {
+  Hops hops;
+  const int host = hosts_.host_of(rank);
+  if (schedule.way == Way::spread) {
+    spread_hops(rank, false, hops);
+    return merged(std::move(hops));
+  }
+  for (const int r : hosts_.ranks_on(host)) {
+    if (r != rank) hops.push_back({0, rank, r, own(rank), true});
+  }
+  Hops theirs;
+  if (schedule.way == Way::ring) {
+    for (const int r : hosts_.ranks_on(host_before(host, hosts_.count() - 1))) ring_to(schedule, r, theirs);
+  } else {
+    for (int round = 0; round < schedule.rounds; ++round) {
+      for (const int r : hosts_.ranks_on(host_before(host, int64_t{1} << round))) logarithmic_to(round, r, theirs);
+    }
+  }
+  std::copy_if(theirs.begin(), theirs.end(), std::back_inserter(hops),
+               [&](const Hop& hop) { return hop.from == rank; });
+  return merged(std::move(hops));
+}
+
+Sizes even_stretches(const Sizes& sizes) {
+  return even_sizes(std::accumulate(sizes.begin(), sizes.end(), int64_t{0}), static_cast<int>(sizes.size()));
+}
+
+std::vector<Schedule> sum_schedules(const Sizes& sizes, int64_t row_bytes, const Network& network) {
+  const auto ranks = static_cast<int64_t>(sizes.size());
+  const auto price = [&](int64_t rounds, int64_t messages, int64_t rows) {
+    return price_of(network.prices, rounds, messages, static_cast<double>(rows) * static_cast<double>(row_bytes));
+  };
+  const auto owns = behind_one_another(sizes), evens = behind_one_another(even_stretches(sizes));
+  const int64_t total = owns.back().end;
+  // Out of a rank goes all that it does not keep; to it come the others' terms of what it keeps.
+  const auto busiest = [&](const std::vector<Stretch>& cut) {
+    int64_t most = 0;
+    for (const Stretch rows : cut) most = std::max({most, rows.length() * (ranks - 1), total - rows.length()});
+    return most;
+  };
+  std::vector<Schedule> list{{Way::direct, 0, 1, price(1, ranks - 1, busiest(owns))}};
+  if (ranks <= 2 || total == 0) return list;
+  std::vector<int64_t> rows(sizes.size(), 0), out(sizes.size(), 0), in(sizes.size(), 0);
+  for (const Piece& piece : common_pieces(owns, evens)) {
+    if (piece.owner == piece.keeper) continue;
+    rows[static_cast<size_t>(piece.owner)] += piece.rows.length();
+    ++in[static_cast<size_t>(piece.owner)];
+    ++out[static_cast<size_t>(piece.keeper)];
+  }
+  const int64_t messages = ranks - 1 + std::max(most_of(out), most_of(in));
+  list.push_back({Way::spread, 0, 2, price(2, messages, busiest(evens) + most_of(rows))});
+  return list;
+}
+
+const Schedule& cheapest(const std::vector<Schedule>& schedules) {
+  return *std::min_element(schedules.begin(), schedules.end(),
+                           [](const Schedule& a, const Schedule& b) { return a.us < b.us; });
+}
+
+std::string explain(const std::vector<Schedule>& schedules) {
+  const Schedule& taken = cheapest(schedules);
+  std::string others;
+  for (const Schedule& other : schedules) {
+    if (other.way != taken.way)
+      others += fmt::format("{}{} {:.3g}", others.empty() ? "" : ", ", name(other.way), other.us);
+  }
+  return fmt::format("{}, {} round{}: {:.3g} us{}", name(taken.way), taken.rounds, taken.rounds == 1 ? "" : "s",
+                     taken.us, others.empty() ? "" : fmt::format(" ({})", others));
+}
+
+}  // namespace tessera
