@@ -64,8 +64,9 @@ struct Contender {
 struct Times {
   double best_ns = 0, p50_ns = 0, p99_ns = 0;
   int64_t samples = 0;
-  int64_t inner = 1;  // calls a sample
-  int64_t wrong = 0;  // elements, on all ranks
+  int64_t inner = 1;     // calls a sample
+  int64_t wrong = 0;     // elements, on all ranks
+  std::string how = {};  // of several schedules the one that was taken, and why
 };
 
 struct BenchRow {

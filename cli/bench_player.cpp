@@ -75,6 +75,11 @@ class TesseraRank : public bench::Rank {
     return result.defined() && !is_input ? reinterpret_cast<float*>(result.data()) : nullptr;
   }
 
+  std::string how() const override {
+    const auto calls = comm_.recent_calls();
+    return calls.empty() ? "" : calls.back().schedule;
+  }
+
  private:
   // `trusted`: and the ranks agree on nothing, where the transport can do without.
   bool is_given() const { return case_.output == "given" || case_.output == "trusted"; }

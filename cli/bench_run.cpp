@@ -255,7 +255,10 @@ class Bench {
       }
     }
     std::vector<Times> times;
-    for (Record& record : records) times.push_back(record.times());
+    for (size_t i = 0; i < names_.size(); ++i) {
+      times.push_back(records[i].times());
+      if (report_.contenders[i].ours()) times.back().how = session_.ask(names_[i], "how")[0].substr(4);
+    }
     return times;
   }
 

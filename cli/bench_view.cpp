@@ -89,6 +89,10 @@ class Table {
     line("{}", above);
     line("{}", below);
     for (size_t row = begin; row < end; ++row) this->row(ours, report_.rows[row]);
+    for (size_t row = begin; row < end; ++row) {
+      const std::string& how = report_.rows[row].times[ours].how;
+      if (!how.empty()) line("{:>9}  {}", size_text(report_.rows[row].what.size_bytes), how);
+    }
   }
 
   void row(size_t ours, const BenchRow& row) {
@@ -145,6 +149,7 @@ nlohmann::ordered_json result_json(const BenchReport& report, const BenchRow& ro
                {"algbw_gb_s", gbs},
                {"busbw_gb_s", gbs * row.what.bus_factor()},
                {"wrong", t.wrong}});
+  if (!t.how.empty()) json["schedule"] = t.how;
   if (!c.ours()) return json;
   for (size_t other = 0; other < report.contenders.size(); ++other) {
     if (report.contenders[other].ours()) continue;

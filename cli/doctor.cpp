@@ -19,6 +19,7 @@
 #include "comm/statement.hpp"
 #include "command.hpp"
 #include "machine.hpp"
+#include "transport/mpi/prices.hpp"
 #include "transport/shm/limits.hpp"
 #include "transport/shm/shm.hpp"
 
@@ -241,6 +242,21 @@ Check check_mpi() {
   return {"MPI", Mark::ok, fmt::format("{}", fmt::join(found, ", ")), ""};
 }
 
+// By what schedules between hosts are chosen.
+Check check_network() {
+  const std::string wanted = mpi::wanted_prices();
+  if (mpi::is_to_be_measured(wanted)) return {"between hosts", Mark::ok, "measured when a communicator is made", ""};
+  try {
+    const bool given = wanted != mpi::to_words({});
+    return {"between hosts", Mark::ok,
+            fmt::format("taken for {} ({})", mpi::describe(mpi::prices_from(wanted)),
+                        given ? "TESSERA_NETWORK" : "TESSERA_NETWORK=measure measures it"),
+            ""};
+  } catch (const Error& error) {
+    return {"between hosts", Mark::note, error.what(), "TESSERA_NETWORK names a topology's file, or is \"measure\""};
+  }
+}
+
 Check check_torch() {
   // Asking for the version of the package takes a fraction of importing it.
   const auto text = output_of({"python3", "-c", "import importlib.metadata as m; print(m.version('torch'))"}, 10s);
@@ -304,7 +320,7 @@ DoctorReport examine() {
   report.ranks_work = !has_problem(report.sections.back());
   report.sections.push_back(ways_of_moving(attach));
   report.sections.push_back(limits());
-  report.sections.push_back({"Software", {check_hwloc(), check_mpi(), check_torch(), check_gpus()}});
+  report.sections.push_back({"Software", {check_hwloc(), check_mpi(), check_network(), check_torch(), check_gpus()}});
   if (shm::memory_limit().available_bytes >= kMeasureBytes) report.speeds = measure(attach.admitted == 0);
   return report;
 }

@@ -19,10 +19,11 @@ namespace tessera::bench {
 class Rank {
  public:
   virtual ~Rank() = default;
-  virtual void prepare(const Case& c) = 0;  // drops the buffers of the case before; makes and fills new ones
-  virtual void barrier() = 0;               // its own library's
-  virtual void call(int64_t set) = 0;       // the operation, on this set of buffers
-  virtual float* output(int64_t set) = 0;   // of the last call; nullptr: none yet, or it is the input itself
+  virtual void prepare(const Case& c) = 0;        // drops the buffers of the case before; makes and fills new ones
+  virtual void barrier() = 0;                     // its own library's
+  virtual void call(int64_t set) = 0;             // the operation, on this set of buffers
+  virtual float* output(int64_t set) = 0;         // of the last call; nullptr: none yet, or it is the input itself
+  virtual std::string how() const { return {}; }  // the last call went, in words; empty: there was nothing to choose
 };
 
 // Rank r on the r-th core, where there are enough of them: else the luck of a turn is whether the scheduler has put two
@@ -55,6 +56,7 @@ class Play {
       try {
         if (line.verb == "case") prepare(line);
         if (line.verb == "turn") turn(line);
+        if (line.verb == "how") channel_.send("how " + player_.how());
       } catch (const std::exception& error) {
         channel_.send(std::string("failed ") + one_line(error.what()));
         throw;

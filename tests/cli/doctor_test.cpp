@@ -1,4 +1,6 @@
 // `tessera doctor`: that it tells the same in both forms, and only what can be.
+#include <cstdlib>
+#include <fstream>
 #include <set>
 
 #include <fmt/format.h>
@@ -18,9 +20,9 @@ TEST(Doctor, ReportsReadably) {
   EXPECT_TRUE(ending.output.starts_with("tessera ")) << ending.output;
   EXPECT_EQ(ending.output.find('\033'), std::string::npos) << "colours in a pipe";
   EXPECT_EQ(ending.errors, "");
-  for (const char* topic :
-       {"cores", "memory", "huge pages", "/dev/shm", "shared memory", "ends", "waking", "cross-memory", "small",
-        "shared heap", "other memory", "address space", "open files", "hwloc", "MPI", "PyTorch", "GPUs"}) {
+  for (const char* topic : {"cores", "memory", "huge pages", "/dev/shm", "shared memory", "ends", "waking",
+                            "cross-memory", "small", "shared heap", "other memory", "address space", "open files",
+                            "hwloc", "MPI", "between hosts", "PyTorch", "GPUs"}) {
     EXPECT_NE(ending.output.find(topic), std::string::npos) << topic;
   }
   EXPECT_EQ(ending.output.ends_with("\nRanks can be processes of this machine.\n"), ending.code == 0) << ending.output;
@@ -46,6 +48,21 @@ TEST(Doctor, NamesTheThresholdsInUse) {
   const std::string text = run_cli({"doctor"}).output;
   EXPECT_NE(text.find(fmt::format("up to {} KiB: travels within", kInlineBytes / 1024)), std::string::npos) << text;
   EXPECT_NE(text.find(fmt::format("{} KiB with 2 ranks", shm::eager_bytes(2) / 1024)), std::string::npos) << text;
+}
+
+// By what schedules between hosts are chosen.
+TEST(Doctor, NamesThePricesBetweenHosts) {
+  EXPECT_NE(run_cli({"doctor"}).output.find("20 us a round, 1 us a message, 10 GB/s"), std::string::npos);
+  const Folder folder;
+  std::ofstream(folder / "prices.json")
+      << R"({"exchange_base_us": 7, "axes": [{"name": "hosts", "latency_us": 2, "transfer": [[5000, 1]]}]})";
+  setenv("TESSERA_NETWORK", (folder / "prices.json").c_str(), 1);
+  const std::string given = run_cli({"doctor"}).output;
+  setenv("TESSERA_NETWORK", (folder / "none").c_str(), 1);
+  const std::string wrong = run_cli({"doctor"}).output;
+  unsetenv("TESSERA_NETWORK");
+  EXPECT_NE(given.find("7 us a round, 2 us a message, 5 GB/s"), std::string::npos) << given;
+  EXPECT_NE(wrong.find("cannot read the topology"), std::string::npos) << wrong;
 }
 
 // Every test of ranks as processes passes here, so these must work here.

@@ -125,7 +125,8 @@ if(TESSERA_MPIRUN AND TARGET tessera_cli)
                COMMAND tessera_cli bench all_gather --transport ${mpi} --ranks 3 --sizes 1KiB,64KiB --against none
                        --seconds 0.05 --output recycled,trusted)
       set_tests_properties(mpi.bench_${mpi} PROPERTIES LABELS mpi TIMEOUT ${TESSERA_TEST_TIMEOUT} RUN_SERIAL ON
-                           ENVIRONMENT TESSERA_HOSTS=2)
+                           ENVIRONMENT TESSERA_HOSTS=3 FAIL_REGULAR_EXPRESSION WRONG
+                           PASS_REGULAR_EXPRESSION "direct, 1 round: .*spread")
     endif()
   endforeach()
 endif()

@@ -14,6 +14,7 @@
 #include "tensor/strided.hpp"
 #include "transport/mpi/flow.hpp"
 #include "transport/mpi/mail.hpp"
+#include "transport/mpi/prices.hpp"
 
 namespace tessera::mpi {
 namespace {
@@ -192,12 +193,10 @@ void MpiTransport::gather_trusted(const Tensor& x, const Tensor& out, size_t dim
 }
 
 std::string MpiTransport::describe() const {
-  const Prices& prices = network_.prices;
   std::string text = fmt::format("{}: {} rank{} on {} host{}", world_->api().library(), size_, size_ == 1 ? "" : "s",
                                  hosts_.count(), hosts_.count() == 1 ? "" : "s");
   if (size_ > 1 && hosts_.count() > 1) {
-    text += fmt::format("; between hosts {:.3g} us a round, {:.3g} us a message, {:.3g} GB/s", prices.round_us,
-                        prices.message_us, 1e-3 / std::max(prices.byte_us, 1e-9));
+    text += "; between hosts " + mpi::describe(network_.prices);
   }
   if (!trouble_.empty())
     text += fmt::format("; within a host by messages too, as memory cannot be shared ({})", trouble_);

@@ -93,6 +93,11 @@ std::string to_words(const Prices& prices) {
   return fmt::format("{} {} {}", prices.round_us, prices.message_us, prices.byte_us);
 }
 
+std::string describe(const Prices& prices) {
+  return fmt::format("{:.3g} us a round, {:.3g} us a message, {:.3g} GB/s", prices.round_us, prices.message_us,
+                     1e-3 / std::max(prices.byte_us, 1e-9));
+}
+
 Prices prices_from(const std::string& wanted) {
   if (wanted.starts_with("!")) throw Error(wanted.substr(1));
   std::istringstream words(wanted);

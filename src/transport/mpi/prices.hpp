@@ -17,6 +17,8 @@ Prices prices_from(const std::string& wanted);
 // Rank `rank` sends to the one behind it in the circle, all at the same time. A few milliseconds. Throws PeerTrouble.
 Prices measure(World& world, CommHandle comm, const std::vector<int>& circle, int rank, Deadline deadline);
 std::string to_words(const Prices& prices);
+// For people: "20 us a round, 1 us a message, 10 GB/s".
+std::string describe(const Prices& prices);
 // Of each price the median.
 Prices middle_of(const std::vector<Prices>& measured);
 
