@@ -10,6 +10,10 @@
 
 namespace tessera {
 
+namespace detail {
+struct Role;
+}
+
 enum class StepKind : uint8_t {
   slice,           // Replicate → Shard or At: local
   embed,           // anything → Partial: the own box among the operation's identity; local
@@ -76,6 +80,8 @@ class Plan {
     std::string text;  // "float32 S0 to S1 on x=4 of [8, 6], step 1 of 2: all_gather S0 to R"
   };
   const std::vector<Stage>& stages(size_t step) const;
+  // What of that is one rank's, for redistribute(). Worked out once.
+  const detail::Role& role(int rank) const;
 
   // The plan of the gradient: from the dual of `to` to the dual of `from`, under the same topology and options. Throws
   // Error where a pending operation has no linear adjoint, and what plan() throws.

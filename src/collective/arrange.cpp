@@ -250,7 +250,7 @@ void check_rank(const Said& said, int rank) {
 
 // All ranks named the same exchange, and each has checked that its tensor is its part of it.
 void arrange_exchange(const Said& said, const detail::Description& description, int rank, Arranged& a) {
-  a.exchange = description.exchange;
+  a.exchange = *description.exchange;
   a.dtype = description.dtype;
   for (const int r : a.exchange->from().mesh().ranks()) check_rank(said, r);
   for (const int r : a.exchange->to().mesh().ranks()) check_rank(said, r);

@@ -102,7 +102,10 @@ class Engine : private Meanwhile {
   }
 
   // Where to look for an earlier call like this one. A gradient has the line of its forward, and is another operation.
-  int64_t place() const { return site_.line() + 5 * static_cast<int64_t>(first_op()); }
+  int64_t place() const {
+    const int64_t stage = batch_.empty() ? 0 : batch_[0].stage;
+    return site_.line() + 5 * static_cast<int64_t>(first_op()) + 7 * stage;
+  }
 
   // Whether this call was like the last one from its line, and is done.
   bool replay() {
@@ -342,9 +345,14 @@ class Engine : private Meanwhile {
     moved_ = &plan.counted;
   }
 
+  static void assign(Sizes& to, const Sizes& from) {
+    if (from.empty()) to.clear();
+    else to = from;
+  }
+
   void tell_sizes(const Arranged& a, Outcome& outcome) const {
-    outcome.sizes = a.sizes;
-    outcome.flags = a.flags;
+    assign(outcome.sizes, a.sizes);
+    assign(outcome.flags, a.flags);
     for (const Sizes& row : a.send) outcome.sizes.push_back(row[static_cast<size_t>(comm_.rank())]);
   }
 

@@ -1,10 +1,7 @@
 #include "collective/inlined.hpp"
 
 #include <algorithm>
-#include <cstring>
 
-#include "tensor/copy.hpp"
-#include "tensor/loop_nest.hpp"
 #include "tensor/reduce.hpp"
 #include "tensor/strided.hpp"
 
@@ -22,8 +19,13 @@ void InlinedMove::work_out(const Move& move, int rank, std::span<const Tensor> m
   clear();
   for (const Receive& receive : move.receives) {
     const Tensor& out = mine[static_cast<size_t>(receive.tensor)];
-    Step step{receive.tensor,    0,           0, view_of(out).box(receive.box), sources_.size(), receive.terms,
-              receive.reduction, receive.axes};
+    Step step{.tensor = receive.tensor,
+              .first = sources_.size(),
+              .count = receive.terms,
+              .copy = {},
+              .target = view_of(out).box(receive.box),
+              .reduction = receive.reduction,
+              .axes = receive.axes};
     step.offset = step.target.data - out.data();
     for (size_t t = receive.first_term; t < receive.first_term + receive.terms; ++t) {
       const Term& term = move.terms[t];
@@ -35,12 +37,10 @@ void InlinedMove::work_out(const Move& move, int rank, std::span<const Tensor> m
       const std::byte* begin = own ? mine[number].data() : said[static_cast<size_t>(term.rank)].data();
       sources_.push_back({own ? kOwn : term.rank, term.tensor, views_.back().data - begin});
     }
-    if (receive.is_copy() && is_row_major(step.target) && is_row_major(views_.back())) {
-      step.flat_bytes = step.target.elements() * size_bytes(step.target.dtype);
-    }
+    if (receive.is_copy()) step.copy.emplace(step.target, views_.back());
     steps_.push_back(step);
   }
-  const auto is_own = [&](const Step& step) { return step.flat_bytes > 0 && sources_[step.first].rank == kOwn; };
+  const auto is_own = [&](const Step& step) { return step.copy && sources_[step.first].rank == kOwn; };
   own_ = static_cast<size_t>(std::partition(steps_.begin(), steps_.end(), is_own) - steps_.begin());
 }
 
@@ -55,23 +55,23 @@ void InlinedMove::run_own(std::span<std::byte* const> memory) {
   for (size_t i = 0; i < own_; ++i) {
     const Step& step = steps_[i];
     const Source& source = sources_[step.first];
-    std::memcpy(memory[static_cast<size_t>(step.tensor)] + step.offset,
-                memory[static_cast<size_t>(source.tensor)] + source.offset, static_cast<size_t>(step.flat_bytes));
+    step.copy->run(memory[static_cast<size_t>(step.tensor)] + step.offset,
+                   memory[static_cast<size_t>(source.tensor)] + source.offset);
   }
 }
 
 void InlinedMove::run_rest(std::span<std::byte* const> memory, const RawRecords& said) {
   for (size_t i = own_; i < steps_.size(); ++i) {
     Step& step = steps_[i];
-    step.target.data = memory[static_cast<size_t>(step.tensor)] + step.offset;
-    if (step.flat_bytes > 0) {
-      std::memcpy(step.target.data, at(sources_[step.first], memory, said), static_cast<size_t>(step.flat_bytes));
+    std::byte* const to = memory[static_cast<size_t>(step.tensor)] + step.offset;
+    if (step.copy) {
+      step.copy->run(to, at(sources_[step.first], memory, said));
       continue;
     }
+    step.target.data = to;
     const std::span terms(views_.data() + step.first, step.count);
     for (size_t t = 0; t < step.count; ++t) terms[t].data = at(sources_[step.first + t], memory, said);
-    if (step.count == 1 && step.reduction.op != ReduceOp::premul_sum) copy_box(step.target, terms[0]);
-    else reduce_boxes(step.target, terms, step.reduction, 0, step.axes);
+    reduce_boxes(step.target, terms, step.reduction, 0, step.axes);
   }
 }
 

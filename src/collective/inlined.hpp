@@ -1,10 +1,11 @@
 // Moving what travelled within the records: it is here already, so no rank waits for another and no transport is asked.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "comm/statement.hpp"
-#include "tensor/view.hpp"
+#include "tensor/copy.hpp"
 
 namespace tessera {
 
@@ -28,10 +29,10 @@ class InlinedMove {
   };
   struct Step {
     int tensor = 0;
-    int64_t offset = 0;      // bytes
-    int64_t flat_bytes = 0;  // what one memcpy does, if it does
+    int64_t offset = 0;                // bytes
+    size_t first = 0, count = 0;       // its sources
+    std::optional<PreparedCopy> copy;  // where that is all it is; else:
     View target;
-    size_t first = 0, count = 0;  // its sources
     Reduction reduction;
     Dims axes;
   };

@@ -46,6 +46,10 @@ void Replay::note(int64_t call, const Description& d, const Site& site, int rank
   inlined_ = inlined;
   like_ = d;
   like_.x = like_.out = {};
+  like_.exchange = nullptr;
+  like_.note = nullptr;
+  exchange_ = d.exchange == nullptr ? nullptr : *d.exchange;
+  note_ = d.note == nullptr || d.exchange != nullptr ? "" : *d.note;
   x_ = Form::of(d.x);
   out_ = Form::of(d.out);
   flat_bytes_ = d.x.defined() && d.x.is_contiguous() ? static_cast<size_t>(d.x.bytes()) : 0;
@@ -83,12 +87,14 @@ bool Replay::fits(const Description& d, const Site& site) const {
       site.line() != line_ || site.file_name() != file_)
     return false;
   if (!apart(d.x, d.out) || d.out.read_only()) return false;
-  if (d.note != nullptr && d.exchange == nullptr) return false;  // its text may be another
+  // An exchange is the same only if it has the same name.
+  if (d.exchange != nullptr ? *d.exchange != exchange_ : exchange_ != nullptr) return false;
+  if (d.note != nullptr && d.exchange == nullptr && *d.note != note_) return false;
   return d.dim == like_.dim && d.split_dim == like_.split_dim && d.root == like_.root &&
          same_bits(d.scale, like_.scale) && d.reduction.op == like_.reduction.op &&
-         same_bits(d.reduction.factor, like_.reduction.factor) && d.exchange == like_.exchange &&
-         d.dtype == like_.dtype && d.extra[0] == like_.extra[0] && d.extra[1] == like_.extra[1] &&
-         d.flags == like_.flags && d.sizes == like_.sizes && d.recv_sizes == like_.recv_sizes;
+         same_bits(d.reduction.factor, like_.reduction.factor) && d.dtype == like_.dtype &&
+         d.extra[0] == like_.extra[0] && d.extra[1] == like_.extra[1] && d.flags == like_.flags &&
+         d.sizes == like_.sizes && d.recv_sizes == like_.recv_sizes;
 }
 
 Saying Replay::record(int64_t call, const Tensor& x, const Tensor& out, Transport& transport) {

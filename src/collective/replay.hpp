@@ -45,8 +45,10 @@ class Replay {
 
   bool noted_ = false;
   bool inlined_ = false;
-  size_t x_at_ = 0, out_at_ = 0;  // the words that say where they lie; 0: nobody reads them there
-  detail::Description like_;      // without memory
+  size_t x_at_ = 0, out_at_ = 0;              // the words that say where they lie; 0: nobody reads them there
+  detail::Description like_;                  // without memory
+  std::shared_ptr<const Exchange> exchange_;  // kept, so that no other one can lie in its place
+  std::string note_;                          // where there is no exchange
   struct Form {
     bool defined = false;
     DType dtype = DType::f32;

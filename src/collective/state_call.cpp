@@ -55,7 +55,7 @@ void check_all_to_all_v(const Description& d, const Statement& s, int ranks) {
 
 // The rank's part of the layout that is left, and whether it has one.
 bool check_part(const Description& d, int rank) {
-  const Exchange& exchange = *d.exchange;
+  const Exchange& exchange = **d.exchange;
   const auto box = exchange.from().box(exchange.shape(), rank);
   if (!box) return false;
   if (!d.x.defined()) {

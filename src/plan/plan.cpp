@@ -8,6 +8,7 @@
 
 #include "collective/moves.hpp"
 #include "layout/text.hpp"
+#include "plan/role.hpp"
 #include "plan/search.hpp"
 
 namespace tessera {
@@ -138,6 +139,7 @@ struct Plan::State {
   std::once_flag once = {}, text_once = {};  // of the stages and the text, which only those need that run it
   std::string text = {};
   std::vector<std::vector<Stage>> stages = {};
+  detail::Roles roles = {};
 
   State(Layout f, Layout t, const Dims& s, DType d, std::vector<Step> list, Topology top, const PlanOptions& o,
         double by, int64_t input)
@@ -238,6 +240,8 @@ const std::vector<Plan::Stage>& Plan::stages(size_t step) const {
   });
   return state_->stages[step];
 }
+
+const detail::Role& Plan::role(int rank) const { return state_->roles.of(*this, rank); }
 
 double Plan::cost_us() const {
   double us = 0;

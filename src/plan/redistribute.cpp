@@ -7,6 +7,7 @@
 
 #include "comm/comm_state.hpp"
 #include "plan/identity.hpp"
+#include "plan/role.hpp"
 #include "tensor/copy.hpp"
 #include "tensor/reduce.hpp"
 #include "tensor/strided.hpp"
@@ -19,35 +20,36 @@ using detail::Description;
 using detail::OpCode;
 using detail::Outcome;
 
-bool is_local(const Step& step) { return step.kind == StepKind::slice || step.kind == StepKind::embed; }
-
 // One rank's way through the steps.
 class Execution {
  public:
   Execution(CommState& comm, const Plan& plan, const Tensor& x, const Tensor& out, const Site& site,
-            const detail::RedistributeCall& call = {})
-      : comm_(comm), plan_(plan), out_(out), site_(site), flags_(call.flags), now_(x), problem_(call.problem) {}
+            const detail::RedistributeCall* call = nullptr)
+      : comm_(comm), plan_(plan), role_(plan.role(comm.rank())), x_(x), out_(out), site_(site), now_(&x) {
+    if (call == nullptr) return;
+    flags_ = call->flags;
+    problem_ = call->problem;
+  }
+  Execution(const Execution&) = delete;
+  Execution& operator=(const Execution&) = delete;
 
   Tensor run() {
-    const auto& steps = plan_.steps();
-    attempt([&] { check_out(); });
-    if (std::all_of(steps.begin(), steps.end(), is_local)) agree();
-    for (size_t i = 0; i < steps.size(); ++i) {
-      const bool last = i + 1 == steps.size();
-      const auto& stages = plan_.stages(i);
-      if (i == 0 && stages.size() == 2) attempt([&] { reduce_in_place(stages, last); });
-      for (size_t k = 0; k < stages.size(); ++k) {
-        if (is_local(steps[i])) attempt([&] { stay(steps[i], *stages[k].exchange, last); });
-        else move(stages[k], last && k + 1 == stages.size());
-      }
+    if (out_.defined()) attempt([&] { check_out(); });
+    if (!role_.moves) agree();
+    for (const Stage& stage : role_.stages) {
+      if (stage.halves) attempt([&] { reduce_in_place(stage, role_.stages[stage.number + 1]); });
+      if (stage.is_local) attempt([&] { stay(stage); });
+      else move(stage);
     }
     finish();
     if (problem_ != nullptr) std::rethrow_exception(problem_);
-    return now_;
+    return now_ == &x_ ? x_ : std::move(outcome_.tensor);
   }
-  const Sizes& flags_of_all() const { return flags_of_all_; }
+  Sizes& flags_of_all() { return outcome_.flags; }
 
  private:
+  using Stage = detail::Role::Stage;
+
   // What goes wrong on this rank alone is told to all by the next step that moves.
   template <class Fn>
   void attempt(Fn&& fn) {
@@ -59,41 +61,40 @@ class Execution {
     }
   }
 
+  // What this rank has now; it is let go of.
+  Tensor take() { return now_ == &x_ ? x_ : std::move(outcome_.tensor); }
+  void have(Tensor tensor) {
+    outcome_.tensor = std::move(tensor);
+    now_ = &outcome_.tensor;
+  }
+
   // Nothing moves, but that all ranks have the same plan and their parts is found out here too.
   void agree() {
     attempt([&] {
-      for (const Mesh* mesh : {&plan_.from().mesh(), &plan_.to().mesh()}) check_ranks(*mesh);
-      check_part(plan_.from());
+      if (role_.highest_rank >= comm_.size()) {
+        throw ShapeError(fmt::format("the mesh has rank {}, the communicator only {} ranks. Give a mesh of its ranks.",
+                                     role_.highest_rank, comm_.size()));
+      }
+      check_part(plan_.from(), role_.from);
     });
-    say({.op = OpCode::redistribute, .note = &plan_.text(), .dtype = plan_.dtype()});
+    Outcome nothing;
+    say({.op = OpCode::redistribute, .note = &plan_.text(), .dtype = plan_.dtype()}, nothing);
+    outcome_.flags = std::move(nothing.flags);
   }
 
-  Tensor say(Description description) {
+  void say(Description&& description, Outcome& outcome) {
     description.problem = problem_;
     description.flags = flags_;
-    Outcome outcome;
     detail::execute_now(comm_, description, outcome, site_);
-    flags_of_all_ = std::move(outcome.flags);
-    return std::move(outcome.tensor);
-  }
-
-  void check_ranks(const Mesh& mesh) const {
-    for (const int rank : mesh.ranks()) {
-      if (rank < comm_.size()) continue;
-      throw ShapeError(fmt::format("the mesh has rank {}, the communicator only {} ranks. Give a mesh of its ranks.",
-                                   rank, comm_.size()));
-    }
   }
 
   void check_out() const {
-    if (!out_.defined()) return;
-    const auto part = plan_.to().box(plan_.shape(), comm_.rank());
-    if (!part) return;
+    if (!role_.to) return;
     if (out_.dtype() != plan_.dtype()) {
       throw DTypeError(fmt::format("out is {}, the result {}", out_.dtype(), plan_.dtype()));
     }
-    if (!(out_.shape() == part->extent)) {
-      throw ShapeError(fmt::format("out is {}, the result {}", out_.shape(), part->extent));
+    if (!(out_.shape() == role_.to->extent)) {
+      throw ShapeError(fmt::format("out is {}, the result {}", out_.shape(), role_.to->extent));
     }
     if (out_.read_only() || may_overlap_itself(out_)) {
       throw ShapeError("out cannot be written to: it is constant, or has several elements in one place");
@@ -102,106 +103,99 @@ class Execution {
 
   // The halves of an all_reduce: each rank's sums are written where they stay in the result, and not copied there. Of the
   // first step only, whose input is the caller's: else that, the input and the result together were more than was priced.
-  void reduce_in_place(const std::vector<Plan::Stage>& stages, bool last) {
-    const Layout& after = stages[1].exchange->to();
-    const auto own = stages[0].exchange->to().box(plan_.shape(), comm_.rank());
-    const auto part = after.box(plan_.shape(), comm_.rank());
-    const bool into_out = last && out_.defined();
+  void reduce_in_place(const Stage& sum, const Stage& gather) {
+    const bool into_out = gather.last && out_.defined();
     // What is scaled on its way is written to while peers read it.
-    if (!part || after.pending() || plan_.scale() != 1 || (into_out && may_overlap(out_, now_))) return;
-    whole_ = into_out ? out_ : comm_.transport().allocate(plan_.dtype(), part->extent);
-    sums_ = whole_.box(own->relative_to(part->offset));
+    const bool pending = gather.exchange->to().pending().has_value();
+    if (!gather.after || pending || plan_.scale() != 1 || (into_out && may_overlap(out_, *now_))) return;
+    whole_ = into_out ? out_ : comm_.transport().allocate(plan_.dtype(), gather.after->extent);
+    sums_ = whole_.box(sum.after->relative_to(gather.after->offset));
   }
 
-  void move(const Plan::Stage& stage, bool last) {
-    const Exchange& exchange = *stage.exchange;
-    // Where terms are added up, each is scaled first; other reductions are scaled at the end.
-    scaled_ = last && (exchange.terms() == 1 || *exchange.from().pending() == ReduceOp::sum);
-    std::optional<Box> part;  // which takes a while to find, and most calls do not need
-    if (out_.defined() || exchange.to().pending()) part = exchange.to().box(plan_.shape(), comm_.rank());
-    const bool embeds = part && exchange.to().pending() && exchange.embeds(comm_.rank());
+  void move(const Stage& stage) {
+    scaled_ = stage.scales;
     // Of several terms, peers read what this rank would write over.
-    placed_ = last && !embeds && !(exchange.terms() > 1 && out_.defined() && may_overlap(out_, now_));
-    Tensor out = part && placed_ ? out_ : Tensor();
-    if (sums_.defined()) out = std::exchange(sums_, {});
-    else if (whole_.defined()) out = std::exchange(whole_, {});
-    attempt([&] {
-      if (!embeds) return;
-      out = comm_.transport().allocate(plan_.dtype(), part->extent);  // not the caller's memory, which may be x
-      fill_identity(out, *exchange.to().pending());
-    });
-    now_ = say({.op = OpCode::redistribute,
-                .x = std::move(now_),
-                .out = std::move(out),
-                .scale = scaled_ ? plan_.scale() : 1,
-                .exchange = stage.exchange,
-                .note = &stage.text,
-                .dtype = plan_.dtype()});
+    placed_ =
+        stage.last && !stage.embeds && !(out_.defined() && stage.exchange->terms() > 1 && may_overlap(out_, *now_));
+    Description description{.op = OpCode::redistribute,
+                            .scale = scaled_ ? plan_.scale() : 1,
+                            .stage = static_cast<int64_t>(stage.number),
+                            .exchange = &stage.exchange,
+                            .note = &stage.text,
+                            .dtype = plan_.dtype()};
+    if (sums_.defined()) description.out = std::exchange(sums_, {});
+    else if (whole_.defined()) description.out = std::exchange(whole_, {});
+    else if (placed_ && out_.defined() && stage.after) description.out = out_;
+    if (stage.embeds) {
+      attempt([&] {
+        description.out =
+            comm_.transport().allocate(plan_.dtype(), stage.after->extent);  // not the caller's memory, which may be x
+        fill_identity(description.out, *stage.exchange->to().pending());
+      });
+    }
+    description.x = take();
+    say(std::move(description), outcome_);
+    now_ = &outcome_.tensor;
   }
 
-  // The part of this rank, which x must be.
-  std::optional<Box> check_part(const Layout& layout) {
-    const auto box = layout.box(plan_.shape(), comm_.rank());
-    if (!box) {
-      now_ = {};
-      return box;
+  // Of this rank, which must be what it has now.
+  void check_part(const Layout& layout, const std::optional<Box>& part) {
+    if (!part) return have({});
+    if (!now_->defined()) {
+      throw ShapeError(fmt::format("x is undefined, but this rank's part of {} is {}", layout, part->extent));
     }
-    if (!now_.defined()) {
-      throw ShapeError(fmt::format("x is undefined, but this rank's part of {} is {}", layout, box->extent));
+    if (!(now_->shape() == part->extent)) {
+      throw ShapeError(fmt::format("x is {}, but this rank's part of {} is {} (of {})", now_->shape(), layout,
+                                   part->extent, plan_.shape()));
     }
-    if (!(now_.shape() == box->extent)) {
-      throw ShapeError(fmt::format("x is {}, but this rank's part of {} is {} (of {})", now_.shape(), layout,
-                                   box->extent, plan_.shape()));
+    if (now_->dtype() != plan_.dtype()) {
+      throw DTypeError(fmt::format("x is {}, the plan is for {}", now_->dtype(), plan_.dtype()));
     }
-    if (now_.dtype() != plan_.dtype()) {
-      throw DTypeError(fmt::format("x is {}, the plan is for {}", now_.dtype(), plan_.dtype()));
-    }
-    return box;
   }
 
   // A step in which nothing leaves its rank: a view of what it has, or that among the identity.
-  void stay(const Step& step, const Exchange& exchange, bool last) {
-    const auto before = check_part(step.before), after = step.after.box(plan_.shape(), comm_.rank());
-    if (!after) {
-      now_ = {};
-    } else if (step.kind == StepKind::slice) {
-      now_ = now_.box(after->relative_to(before->offset));
+  void stay(const Stage& stage) {
+    check_part(stage.step.before, stage.before);
+    if (!stage.after) return have({});
+    if (stage.step.kind == StepKind::slice) {
+      have(now_->box(stage.after->relative_to(stage.before->offset)));
       // A view keeps all of what it is a view of, which a limit counts on being given back.
-      if (plan_.options().max_bytes != PlanOptions{}.max_bytes && !is_input(step)) now_ = now_.clone();
-    } else {
-      placed_ = last && out_.defined() && !may_overlap(out_, now_);
-      const Tensor result = placed_ ? out_ : comm_.transport().allocate(plan_.dtype(), after->extent);
-      if (exchange.embeds(comm_.rank())) fill_identity(result, *step.after.pending());
-      for (const Overlap& own : exchange.receives(comm_.rank())) {
-        result.box(own.box.relative_to(after->offset)).copy_from(now_.box(own.box.relative_to(before->offset)));
-      }
-      now_ = result;
+      if (plan_.options().max_bytes != PlanOptions{}.max_bytes && !stage.first) have(now_->clone());
+      return;
     }
+    placed_ = stage.last && out_.defined() && !may_overlap(out_, *now_);
+    const Tensor result = placed_ ? out_ : comm_.transport().allocate(plan_.dtype(), stage.after->extent);
+    if (stage.embeds) fill_identity(result, *stage.step.after.pending());
+    for (const Overlap& own : stage.stays) {
+      result.box(own.box.relative_to(stage.after->offset))
+          .copy_from(now_->box(own.box.relative_to(stage.before->offset)));
+    }
+    have(result);
   }
-
-  bool is_input(const Step& step) const { return &step == plan_.steps().data(); }
 
   // Into the caller's memory, and scaled, where no move did it.
   void finish() {
-    if (problem_ != nullptr || !now_.defined()) return;
+    if (problem_ != nullptr || !now_->defined()) return;
     const bool scaling = plan_.scale() != 1 && !scaled_, placing = out_.defined() && !placed_;
     if (!scaling && !placing) return;
-    const Tensor target = out_.defined() ? out_ : comm_.transport().allocate(now_.dtype(), now_.shape());
-    const bool same = target.data() == now_.data() && target.strides() == now_.strides();
-    const Tensor source = !same && may_overlap(target, now_) ? now_.clone() : now_;
+    const Tensor target = out_.defined() ? out_ : comm_.transport().allocate(now_->dtype(), now_->shape());
+    const bool same = target.data() == now_->data() && target.strides() == now_->strides();
+    const Tensor source = !same && may_overlap(target, *now_) ? now_->clone() : *now_;
     const ConstView term = view_of(source);
     if (scaling) reduce_boxes(view_of(target), {&term, 1}, {ReduceOp::premul_sum, plan_.scale()});
     else if (!same) target.copy_from(source);
-    now_ = target;
+    have(target);
   }
 
   CommState& comm_;
   const Plan& plan_;
+  const detail::Role& role_;
+  const Tensor& x_;
   const Tensor& out_;
   const Site& site_;
-  const int64_t flags_;
-  Sizes flags_of_all_;
-  Tensor now_;
+  int64_t flags_ = 0;
+  const Tensor* now_;  // what this rank has: x, or what the last step has left
+  Outcome outcome_;
   Tensor whole_, sums_;  // where the next moves write, if that is settled: first to the sums, then to the whole
   bool scaled_ = false, placed_ = false;  // by the last step
   std::exception_ptr problem_;
@@ -220,9 +214,10 @@ Tensor detail::redistribute(Comm& comm, const Tensor& x, const Plan& plan, Redis
   CommState& state = comm.state();
   Tensor result;
   state.call([&] {
-    Execution execution(state, plan, x, {}, site, call);
+    const Tensor none;
+    Execution execution(state, plan, x, none, site, &call);
     result = execution.run();
-    call.flags_of_all = execution.flags_of_all();
+    call.flags_of_all = std::move(execution.flags_of_all());
   });
   return result;
 }

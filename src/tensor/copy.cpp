@@ -2,9 +2,6 @@
 
 #include <cstring>
 
-#include "tensor/copy_kernels.hpp"
-#include "tensor/loop_nest.hpp"
-
 namespace tessera {
 namespace {
 
@@ -83,21 +80,31 @@ void copy_bytes(std::byte* dst, const std::byte* src, int64_t bytes, bool stream
 
 }  // namespace
 
+PreparedCopy::PreparedCopy(const View& dst, const ConstView& src, int64_t total_bytes) {
+  const int64_t element_bytes = size_bytes(dst.dtype);
+  bytes_ = dst.elements() * element_bytes;
+  stream_ = std::max(total_bytes, bytes_) >= kStreamBytes;
+  if (bytes_ == 0 || (is_row_major(dst) && is_row_major(src))) return;
+  nest_.emplace(dst.shape, std::array{operand_of(dst), operand_of(src)});
+  const int64_t run_bytes = take_run(*nest_, element_bytes);
+  const bool transposed = arrange_transpose(*nest_, run_bytes);
+  kernel_ = transposed ? transpose_kernel(run_bytes, stream_) : row_kernel(run_bytes, stream_);
+  plane_ = inner_plane(*nest_, run_bytes);
+}
+
+void PreparedCopy::run(std::byte* dst, const std::byte* src) const {
+  if (bytes_ == 0) return;
+  if (nest_) run_nest(dst, src);
+  else copy_bytes(dst, src, bytes_, stream_);
+}
+
+void PreparedCopy::run_nest(std::byte* dst, const std::byte* src) const {
+  for_each_plane(*nest_, [&](int64_t to, int64_t from) { kernel_(dst + to, src + from, plane_); });
+  if (stream_) flush_stream();
+}
+
 void copy_box(const View& dst, const ConstView& src, int64_t total_bytes) {
-  const int64_t element_bytes = size_bytes(dst.dtype), bytes = dst.elements() * element_bytes;
-  const bool stream = std::max(total_bytes, bytes) >= kStreamBytes;
-  if (bytes == 0) return;
-  if (is_row_major(dst) && is_row_major(src)) {
-    copy_bytes(dst.data, src.data, bytes, stream);
-    return;
-  }
-  CopyNest nest(dst.shape, {operand_of(dst), operand_of(src)});
-  const int64_t run_bytes = take_run(nest, element_bytes);
-  const bool transposed = arrange_transpose(nest, run_bytes);
-  const PlaneKernel kernel = transposed ? transpose_kernel(run_bytes, stream) : row_kernel(run_bytes, stream);
-  const Plane plane = inner_plane(nest, run_bytes);
-  for_each_plane(nest, [&](int64_t to, int64_t from) { kernel(dst.data + to, src.data + from, plane); });
-  if (stream) flush_stream();
+  PreparedCopy(dst, src, total_bytes).run(dst.data, src.data);
 }
 
 }  // namespace tessera

@@ -105,12 +105,19 @@ std::byte* Tensor::element(const Dims& index) const {
   return data_ + at * size_bytes(dtype_);
 }
 
+namespace {
+
+void check_stretch(size_t dim, int64_t start, int64_t length, const Dims& shape) {
+  if (start >= 0 && length >= 0 && start <= shape[dim] - length) return;
+  throw ShapeError(
+      fmt::format("{} elements from {} on do not lie within dim {} of shape {}", length, start, dim, shape));
+}
+
+}  // namespace
+
 Tensor Tensor::narrow(int64_t dim, int64_t start, int64_t length) const {
   const auto d = static_cast<size_t>(normalize_dim(dim, shape_.size()));
-  if (start < 0 || length < 0 || start > shape_[d] - length) {
-    throw ShapeError(
-        fmt::format("{} elements from {} on do not lie within dim {} of shape {}", length, start, d, shape_));
-  }
+  check_stretch(d, start, length, shape_);
   Tensor t = *this;
   t.shape_[d] = length;
   if (length > 0) t.data_ += start * strides_[d] * size_bytes(dtype_);
@@ -172,7 +179,11 @@ Tensor Tensor::box(const Box& box) const {
     throw ShapeError(fmt::format("a box of offset {} and extent {} in shape {}", box.offset, box.extent, shape_));
   }
   Tensor t = *this;
-  for (size_t d = 0; d < shape_.size(); ++d) t = t.narrow(static_cast<int64_t>(d), box.offset[d], box.extent[d]);
+  for (size_t d = 0; d < shape_.size(); ++d) {
+    check_stretch(d, box.offset[d], box.extent[d], t.shape_);
+    t.shape_[d] = box.extent[d];
+    if (box.extent[d] > 0) t.data_ += box.offset[d] * strides_[d] * size_bytes(dtype_);
+  }
   return t;
 }
 

@@ -236,6 +236,38 @@ TEST(Redistribute, PlansThatMoveNothingAreAgreedOnToo) {
   });
 }
 
+// What a call keeps of an earlier one from its line: other plans come in between, of one step, of several and of none that
+// moves, some of them new each time, and values and memory are others.
+TEST_P(Moving, CallsLikeEarlierOnes) {
+  on_ranks([](Comm& comm) {
+    const int n = comm.size();
+    const Mesh mesh({{"x", n}, {"y", 1}});
+    const auto way = [&](const char* from, const char* to) {
+      return plan_uncached(Layout::parse(mesh, from), Layout::parse(mesh, to), {12, 10}, DType::i32,
+                           Topology::dtensor(mesh));
+    };
+    const std::vector<Plan> kept = {way("S0,R", "S1,R"), way("R,R", "S0,R"), way("P,R", "R,S1"), way("S1,R", "R,R")};
+    std::vector<Tensor> results;
+    for (int round = 0; round < 30; ++round) {
+      std::vector<Plan> plans = kept;
+      plans.push_back(round % 2 == 0 ? way("R,R", "S1,R") : way("R,R", "S0,R"));
+      plans.push_back(round % 2 == 0 ? way("S0,R", "R,R") : way("S0,R", "At(0),R"));
+      for (int repeated = 0; repeated < 3; ++repeated) {
+        for (const Plan& plan : plans) {
+          const auto box = plan.from().box(plan.shape(), comm.rank());
+          const double factor = round + 1 + repeated;
+          const Tensor x = Tensor::generate(
+              DType::i32, box->extent, [&](auto at) { return factor * element_at(at); }, box->offset);
+          results.push_back(redistribute(comm, x, plan));
+          expect_part(results.back(), plan.to(), plan.shape(), comm.rank(),
+                      plan.from().pending() ? factor * n : factor);
+        }
+      }
+      if (round % 5 == 0) results.clear();
+    }
+  });
+}
+
 // What is reduced into its own input, of any size.
 TEST_P(Moving, SumsInPlace) {
   on_ranks([](Comm& comm) {

@@ -57,8 +57,10 @@ struct Description {
   bool trusted = false;   // all_gather: without agreement, where the transport can
   int64_t extra[2] = {0, 0};
   int64_t flags = 0;  // a word for the caller's own use, which may differ: every rank learns those of all
+  int64_t stage = 0;  // of several calls from one line that belong together: which
   // redistribute: from which layout to which, and what, as a rank may have no x; the note names both, alike on all ranks.
-  std::shared_ptr<const Exchange> exchange = {};
+  // It is its owner's until the call is done.
+  const std::shared_ptr<const Exchange>* exchange = nullptr;
   const std::string* note = nullptr;
   DType dtype = DType::f32;
   std::exception_ptr problem = {};  // what is wrong with the caller's arguments
