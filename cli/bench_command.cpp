@@ -106,6 +106,7 @@ void add_options(CLI::App& command, BenchOptions& options) {
        "Of tessera: recycled by its pool, also the default, fresh, given, or trusted (sizes too)",
        one_of({"recycled", "fresh", "given", "trusted"}))
       ->type_name("O,…");
+  command.add_flag("--rewrite", options.rewrite, "Every rank writes to its input before each call, in the time of it");
   command.add_option("--seconds", options.seconds, "For each contender and case; 0.5 if not given")
       ->check(CLI::PositiveNumber.description(""))
       ->type_name("S");

@@ -102,6 +102,7 @@ class MemcpyRank : public bench::Rank {
     barrier_.wait();
   }
 
+  float* input(int64_t set) override { return input(rank_, set); }
   float* output(int64_t set) override { return case_.op == Op::broadcast && rank_ == 0 ? nullptr : out(set); }
 
  private:

@@ -67,6 +67,8 @@ class TesseraRank : public bench::Rank {
     result = run_once(x, case_.output == "fresh" ? fresh(shape_of_output_) : Tensor());
   }
 
+  float* input(int64_t set) override { return reinterpret_cast<float*>(inputs_[static_cast<size_t>(set)].data()); }
+
   float* output(int64_t set) override {
     const Tensor& result = outputs_[static_cast<size_t>(set)];
     // As is what redistribute returns where nothing has to move.

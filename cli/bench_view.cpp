@@ -72,7 +72,8 @@ class Table {
       while (end < report_.rows.size() && shape_text(report_.rows[end].what) == shape) ++end;
       const Contender& c = report_.contenders[ours];
       line("");
-      line("{}: {}; input {}, output {}", report_.options.op, shape, c.memory, c.output);
+      line("{}: {}; input {}{}, output {}", report_.options.op, shape, c.memory,
+           report_.options.rewrite ? ", written before each call" : "", c.output);
       table(ours, begin, end);
       begin = end;
     }
@@ -185,6 +186,7 @@ std::string to_json(const BenchReport& report) {
                                 {"load", m.load}}},
                               {"op", report.options.op},
                               {"ranks", report.options.ranks},
+                              {"rewrite", report.options.rewrite},
                               {"transport", report.options.transport},
                               {"ratio_is", "their best time over ours"},
                               {"notes", report.notes}};

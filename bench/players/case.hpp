@@ -78,6 +78,7 @@ struct Case {
   int64_t sets = 1;                   // of buffers, which the calls take in turn
   std::string memory = {};            // of tessera's input and output; the others do not look at it
   std::string output = {};
+  bool rewrite = false;  // every rank writes to its input before each call, as part of it
 
   int ranks() const { return static_cast<int>(extents.size()); }
   int64_t extent(int rank) const { return extents[static_cast<size_t>(rank)]; }
@@ -90,7 +91,8 @@ struct Case {
 inline std::string to_line(const Case& c) {
   return std::string("case op=") + name_of(c.op) + " dim=" + std::to_string(c.dim) +
          " across=" + std::to_string(c.across) + " extents=" + join(c.extents) + " counts=" + join(c.counts) +
-         " sets=" + std::to_string(c.sets) + " memory=" + c.memory + " output=" + c.output;
+         " sets=" + std::to_string(c.sets) + " memory=" + c.memory + " output=" + c.output +
+         " rewrite=" + (c.rewrite ? "1" : "0");
 }
 
 inline Case to_case(const Line& line) {
@@ -101,7 +103,8 @@ inline Case to_case(const Line& line) {
           .counts = numbers(line.word("counts")),
           .sets = line.number("sets"),
           .memory = line.word("memory"),
-          .output = line.word("output")};
+          .output = line.word("output"),
+          .rewrite = line.number("rewrite") != 0};
 }
 
 // A box of the global matrix, stored row by row.

@@ -69,6 +69,7 @@ class Case:
     def __init__(self, words, rank):
         self.op, self.rank = words["op"], rank
         self.dim, self.across, self.sets = int(words["dim"]), int(words["across"]), int(words["sets"])
+        self.rewrite = int(words["rewrite"]) != 0
         self.extents = [int(e) for e in words["extents"].split(",")]
         self.ranks, self.total = len(self.extents), sum(self.extents)
         counts = [int(c) for c in words["counts"].split(",") if c]
@@ -113,6 +114,8 @@ class Case:
     def call(self, number):
         set_ = number % self.sets
         x = self.inputs[set_]
+        if self.rewrite:
+            x.mul_(1)
         self.outputs[set_] = None
         if self.op == "all_gather":
             out = gather_ragged(x, self.dim, self.ranks)

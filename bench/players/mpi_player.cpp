@@ -62,6 +62,7 @@ class MpiRank : public Rank {
     }
   }
 
+  float* input(int64_t set) override { return inputs_[static_cast<size_t>(set)].data(); }
   float* output(int64_t set) override {
     return case_.op == Op::broadcast && rank_ == 0 ? nullptr : outputs_[static_cast<size_t>(set)].data();
   }

@@ -22,6 +22,7 @@ class Rank {
   virtual void prepare(const Case& c) = 0;        // drops the buffers of the case before; makes and fills new ones
   virtual void barrier() = 0;                     // its own library's
   virtual void call(int64_t set) = 0;             // the operation, on this set of buffers
+  virtual float* input(int64_t set) = 0;          // nullptr: it has none
   virtual float* output(int64_t set) = 0;         // of the last call; nullptr: none yet, or it is the input itself
   virtual std::string how() const { return {}; }  // the last call went, in words; empty: there was nothing to choose
 };
@@ -95,9 +96,22 @@ class Play {
   double time_sample(int64_t inner) {
     player_.barrier();
     const auto start = std::chrono::steady_clock::now();
-    for (int64_t i = 0; i < inner; ++i) player_.call(calls_++ % case_.sets);
+    for (int64_t i = 0; i < inner; ++i) {
+      const int64_t set = calls_++ % case_.sets;
+      if (case_.rewrite) rewrite(set);
+      player_.call(set);
+    }
     const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - start;
     return took.count() / static_cast<double>(inner);
+  }
+
+  // One element of each line of the input, with what it is: no other core has that line then.
+  void rewrite(int64_t set) {
+    constexpr int64_t kLineElements = 64 / sizeof(float);
+    volatile float* const data = player_.input(set);
+    if (data == nullptr) return;
+    const int64_t elements = input_of(case_, rank_).elements();
+    for (int64_t i = 0; i < elements; i += kLineElements) data[i] = data[i];
   }
 
   // So that what an earlier call left cannot pass for the result of this turn.

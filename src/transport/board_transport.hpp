@@ -18,10 +18,10 @@ class BoardTransport : public Transport {
  public:
   int rank() const override { return board_.rank(); }
   int size() const override { return board_.size(); }
-  // Measured: from a few KiB on a second wait costs less than to read what a peer has copied for it. Sums need one limit
-  // on all ranks, and read all of it on each.
+  // Measured, on inputs that were written just before: up to here a copy costs less than a second wait, in the shared heap
+  // too. Sums need one limit on all ranks, and read all of it on each.
   size_t inline_bytes(const Tensor&, bool alike) const override {
-    return alike ? kInlineBytes / static_cast<size_t>(std::max(1, size() / 4)) : kInlineBytes / 2;
+    return alike ? kInlineBytes / static_cast<size_t>(std::max(1, size() / 4)) : kInlineBytes;
   }
   void exchange(const Saying& mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
                 Deadline deadline) override;

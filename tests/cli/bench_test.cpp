@@ -106,6 +106,14 @@ std::vector<std::string> with(std::vector<std::string> words, const std::vector<
 
 const std::vector<std::string> kSmallProcesses = {"--against", "none", "--sizes", "1KiB,20KiB", "--seconds", "0.01"};
 
+TEST_F(Bench, InputsAreWrittenBeforeEachCallIfAsked) {
+  for (const char* op : {"redistribute", "broadcast", "all_reduce"}) {
+    ASSERT_EQ(run(with({op, "--rewrite", "--json", file("json")}, kSmall)), 0) << err();
+    EXPECT_NE(out().find("written before each call"), std::string::npos) << out();
+    EXPECT_EQ(nlohmann::json::parse(read_file(file("json")))["rewrite"], true);
+  }
+}
+
 class BenchOp : public Bench, public testing::WithParamInterface<std::string> {};
 
 TEST_P(BenchOp, MeasuresBothAndFindsNothingWrong) {

@@ -132,12 +132,6 @@ Tensor ShmTransport::allocate(DType dtype, const Dims& shape) {
   return Tensor::empty(dtype, shape);
 }
 
-// What peers could not read in place would be copied anyway.
-size_t ShmTransport::inline_bytes(const Tensor& tensor, bool alike) const {
-  const bool copied = !alike && world_->heap().offset_of(tensor.data()) < 0;
-  return copied ? kInlineBytes : BoardTransport::inline_bytes(tensor, alike);
-}
-
 void ShmTransport::exchange(const Saying& mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
                             Deadline deadline) {
   mirrors_.swap(announcing_);  // nobody reads those of the last call any more

@@ -33,7 +33,6 @@ class ShmTransport : public BoardTransport, private Mourner {
 
   Handle handle_of(const Tensor& tensor, bool written) override;
   Tensor allocate(DType dtype, const Dims& shape) override;
-  size_t inline_bytes(const Tensor& tensor, bool alike) const override;
   void exchange(const Saying& mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
                 Deadline deadline) override;
   std::unique_ptr<Ticket> post_send(const Tensor& tensor, int to, int64_t tag, const std::string& site) override;
