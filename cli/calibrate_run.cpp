@@ -15,7 +15,9 @@
 #include "bench.hpp"
 #include "bench_session.hpp"
 #include "calibrate.hpp"
+#include "collective/moves.hpp"
 #include "progress.hpp"
+#include "tensor/copy_kernels.hpp"
 
 namespace tessera::cli {
 namespace {
@@ -33,8 +35,8 @@ struct FitCase {
   StepKind kind;
   size_t axis;
   Plan plan;
-  double bytes;  // as the planner counts them
-  std::vector<double> medians = {};
+  double bytes;                     // as the planner counts them
+  std::vector<double> rounds = {};  // the best of each, in microseconds
 };
 
 struct Question {
@@ -44,11 +46,6 @@ struct Question {
 };
 
 double least_of(const std::vector<double>& values) { return *std::min_element(values.begin(), values.end()); }
-
-double median_of(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 // About so many bytes, each way divisible by `ranks`: square, but with rows of no more than 8 KiB, as weights have them.
 Dims matrix(double bytes, int64_t ranks) {
@@ -61,13 +58,14 @@ Dims matrix(double bytes, int64_t ranks) {
 double bytes_of_shape(const Dims& shape) { return static_cast<double>(volume(shape)) * kElementBytes; }
 
 // The first is all latency. Up to 8 KiB of a rank travel with the announcement, so there are sizes on both sides of that.
-std::vector<double> measured_sizes(int64_t most) {
-  std::vector<double> sizes = {16, 1024, 2048, 4096, 6144};
-  std::erase_if(sizes, [&](double bytes) { return bytes > static_cast<double>(most); });
-  for (int64_t bytes = 8192; bytes <= most; bytes *= bytes < (1 << 20) ? 2 : 4) {
-    sizes.push_back(static_cast<double>(bytes));
-    if (bytes == 8192 && 3 * bytes / 2 <= most) sizes.push_back(12288);
-  }
+// `streamed`: so much is received where results begin to go around the cache. From there on a byte costs less, so the next
+// size is just behind it: one just before it would stand for few others.
+std::vector<double> measured_sizes(double most, double streamed) {
+  std::vector<double> sizes = {16, 1024, 2048, 4096, 6144, 8192, 12288};
+  for (double bytes = 16384; bytes < 0.75 * streamed; bytes *= 2) sizes.push_back(bytes);
+  sizes.push_back(1.05 * streamed);
+  std::erase_if(sizes, [&](double bytes) { return bytes > 0.8 * most; });
+  sizes.push_back(most);
   return sizes;
 }
 
@@ -183,7 +181,8 @@ class Calibration {
     };
     add(StepKind::all_gather, Shard(0), Replicate(), shape, missing);
     add(StepKind::reduce_scatter, Partial(), Shard(0), shape, missing);
-    add(StepKind::all_reduce, Partial(), Replicate(), shape, missing);
+    // Smaller ones take one round and not the two they are priced by: there the planner takes the exchange below.
+    if (bytes_of_shape(shape) > kOneRoundBytes) add(StepKind::all_reduce, Partial(), Replicate(), shape, missing);
     const Dims larger = matrix(bytes * n * n / (n - 1), axis.ranks());
     add(StepKind::all_to_all, Shard(0), Shard(1), larger, bytes_of_shape(larger) * (n - 1) / n / n);
     // A reduction in one exchange, which is what the planner takes where an all-reduce would need two rounds.
@@ -194,8 +193,12 @@ class Calibration {
 
   std::vector<FitCase> fit_cases() const {
     std::vector<FitCase> cases;
-    for (const double bytes : measured_sizes(most_bytes_)) {
-      for (size_t a = 0; a < report_.axes.size(); ++a) add_fit_cases(cases, a, bytes);
+    const auto most = static_cast<double>(most_bytes_), streamed = static_cast<double>(kStreamBytes);
+    for (size_t a = 0; a < report_.axes.size(); ++a) {
+      const auto n = static_cast<double>(report_.axes[a].ranks());
+      for (const double bytes : measured_sizes(most, streamed * (n - 1) / n)) add_fit_cases(cases, a, bytes);
+    }
+    for (const double bytes : measured_sizes(most, streamed)) {
       const Dims shape = matrix(bytes * ranks_ / 2, ranks_ / 2);
       cases.push_back(one_step(StepKind::direct, report_.axes.size(), bytes_of_shape(shape) / (ranks_ / 2),
                                half(false, shape), half(true, shape), shape));
@@ -262,55 +265,49 @@ class Calibration {
     return most;
   }
 
-  // The median, in microseconds, of as many calls as the case's share of the time allows.
-  double median_us(const std::string& plan) {
-    constexpr double kLeast = 3, kMost = 300;
+  // The best, in microseconds, of as many calls as the case's share of the time allows: what others do on the machine only
+  // adds to a time, and both what is fitted and what is checked is measured so.
+  double best_us(const std::string& plan) {
+    constexpr double kLeast = 5, kMost = 300;
     const double once = std::max(slowest("plan " + plan)[0], 1.0);
     const double inner = std::clamp(std::floor(kCallsNs / once), 1.0, 100.0);
     const double samples = std::clamp(std::floor(share_ns_ / (once * inner)), kLeast, kMost);
-    return median_of(slowest(fmt::format("turn samples={:.0f} inner={:.0f}", samples, inner))) / 1000;
+    return least_of(slowest(fmt::format("turn samples={:.0f} inner={:.0f}", samples, inner))) / 1000;
   }
 
   // On a busy machine all takes longer: then there are fewer rounds, two at least, which tell the noise.
-  template <class Fn>
-  void rounds(double seconds, Fn&& one_round) {
-    const auto start = std::chrono::steady_clock::now();
-    for (int round = 0; round < kCalibrateRounds; ++round) {
-      if (round > 1 && Seconds(std::chrono::steady_clock::now() - start).count() > seconds) return;
-      one_round();
-    }
-  }
-
   void measure(std::vector<FitCase>& cases, Progress& progress) {
-    rounds(report_.options.seconds, [&] {
+    const auto start = std::chrono::steady_clock::now();
+    for (rounds_ = 0; rounds_ < kCalibrateRounds; ++rounds_) {
+      if (rounds_ > 1 && Seconds(std::chrono::steady_clock::now() - start).count() > report_.options.seconds) break;
       for (FitCase& c : cases) {
         progress.step(fmt::format("measuring {} of {}", name(c.kind), size_text(std::llround(c.bytes))));
-        c.medians.push_back(median_us(c.plan.to_json()));
+        c.rounds.push_back(best_us(c.plan.to_json()));
       }
-    });
-    for (const FitCase& c : cases) report_.measured.push_back({c.kind, c.axis, c.bytes, least_of(c.medians)});
+    }
+    for (const FitCase& c : cases) report_.measured.push_back({c.kind, c.axis, c.bytes, least_of(c.rounds)});
   }
 
   void check(const std::vector<Question>& questions, Progress& progress) {
     std::vector<Plan> plans;
-    std::vector<std::vector<double>> medians(questions.size());
+    std::vector<std::vector<double>> bests(questions.size());
     for (const Question& q : questions) plans.push_back(plan(q.from, q.to, q.shape, DType::f32, report_.topology));
-    rounds(report_.options.seconds / 2, [&] {
+    for (int round = 0; round < rounds_; ++round) {  // as many as were fitted to: of more the best were better
       for (size_t i = 0; i < questions.size(); ++i) {
         progress.step(fmt::format("checking {} of {}", questions[i].what, size_text(plans[i].bytes_moved())));
-        medians[i].push_back(median_us(plans[i].to_json()));
+        bests[i].push_back(best_us(plans[i].to_json()));
       }
-    });
+    }
     for (size_t i = 0; i < questions.size(); ++i) {
       CheckRow row{.what = questions[i].what, .steps = {}};
       for (const Step& step : plans[i].steps())
         row.steps += (row.steps.empty() ? "" : ", ") + std::string(name(step.kind));
       row.bytes = plans[i].bytes_moved();
       row.predicted_us = plans[i].cost_us();
-      row.measured_us = least_of(medians[i]);
+      row.measured_us = least_of(bests[i]);
       double apart = 0;
-      for (const double us : medians[i]) apart += std::abs(std::log(us / row.measured_us));
-      row.noise = std::exp(apart / std::max<double>(static_cast<double>(medians[i].size()) - 1, 1));
+      for (const double us : bests[i]) apart += std::abs(std::log(us / row.measured_us));
+      row.noise = std::exp(apart / std::max<double>(static_cast<double>(bests[i].size()) - 1, 1));
       report_.checks.push_back(std::move(row));
     }
   }
@@ -320,6 +317,7 @@ class Calibration {
   Session session_;
   CalibrateReport report_;
   double share_ns_ = 0;  // of a case, in a round
+  int rounds_ = 0;       // that there was time for
 };
 
 }  // namespace

@@ -62,7 +62,7 @@ std::string to_text(const CalibrateReport& report, const std::string& path) {
   std::string text = fmt::format(
       "tessera {}: calibrated for {} ranks, transport {}, in {:.1f} s\n{}, {} cores, load {:.2f}\n", TESSERA_VERSION,
       report.ranks, report.options.transport, report.took_s, machine.cpu, machine.cores, machine.load);
-  text += "Other memory each call, all groups of an axis at the same time; medians, the best of up to three rounds.\n";
+  text += "Other memory each call, all groups of an axis at the same time; the best of up to four rounds.\n";
   text += figures(report.topology);
   text += "\nOn sizes that were not measured, the cheapest plan:\n";
   text += fmt::format("  {:<28} {:<16} {:>10} {:>13} {:>13} {:>9} {:>8}\n", "", "plan", "bytes", "predicted",

@@ -39,10 +39,14 @@ class PlanRunner {
     return copy;
   }
 
-  // Inputs and outputs of all ranks.
+  // Inputs and outputs of all ranks. A slice is a view, which keeps all that it is a view of.
   int64_t bytes_of_a_call() const {
+    const Layout* kept = &plan_.to();
+    const auto& steps = plan_.steps();
+    for (auto step = steps.rbegin(); step != steps.rend() && step->kind == StepKind::slice; ++step)
+      kept = &step->before;
     int64_t elements = 0;
-    for (const Layout* layout : {&plan_.from(), &plan_.to()}) {
+    for (const Layout* layout : {&plan_.from(), kept}) {
       for (int64_t i = 0; i < layout->mesh().size(); ++i) {
         const auto box = layout->box(plan_.shape(), layout->mesh().coordinate_of(i));
         elements += box ? box->elements() : 0;
