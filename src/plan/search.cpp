@@ -69,6 +69,8 @@ Search::Search(const Layout& from, const Layout& to, const Dims& shape, DType dt
   };
   take_links(one_, 0);
   if (!one_mesh_) {
+    const auto ranks = to.mesh().ranks();
+    are_disjoint_ = std::none_of(ranks.begin(), ranks.end(), [&](int rank) { return from.mesh().contains(rank); });
     other_.emplace(to.mesh(), nullptr, &to_, shape, dtype, topology.links(to.mesh(), true), topology,
                    options.any_order);
     other_pricer_.emplace(*other_, topology.exchange_base_us);
@@ -277,10 +279,11 @@ void Search::bound_closer(const Queued& item, int from, int to) {
   if (!below(item.cost, best())) return;
   Queued closer = item;
   closer.item = item.item == Item::out ? Item::close_out : Item::close_in;
-  if (within(from, to) && mode_ == Mode::cost) {
+  if (mode_ == Mode::cost) {
     const Visit &before = visits_[static_cast<size_t>(from)], &after = visits_[static_cast<size_t>(to)];
-    pricer(from).set(before.node, after.node);
-    const double cost = before.cost + pricer(from).bound();
+    const bool across = !within(from, to);
+    if (!across) pricer(from).set(before.node, after.node);
+    const double cost = before.cost + (across ? bound_between_meshes(from, to) : pricer(from).bound());
     if (!below(cost, after.cost)) return;
     closer.cost = std::max(item.cost, cost + after.ahead);
   }
@@ -347,30 +350,53 @@ PricedExchange Search::price(int from, int to, double most_us) {
   return pricer(from).price(most_us);
 }
 
-PricedExchange Search::price_between_meshes(int from, int to, double most_us) {
-  const Visit &before = visits_[static_cast<size_t>(from)], &after = visits_[static_cast<size_t>(to)];
-  const Exchange exchange(graph(before.graph).layout_of(before.node), graph(after.graph).layout_of(after.node), shape_);
+double Search::us_between(const ExchangeBetween::Load& load, bool reduces) const {
   const Link& link = topology_.between;
+  const double bytes = load.elements * one_.element_bytes();
+  const double us = topology_.exchange_base_us + load.peers * link.latency_us + link.transfer(bytes);
+  return reduces ? us + link.reduce(bytes) : us;
+}
+
+// No more than the price: what one receiver of each kind takes, had it one piece of what it needs.
+double Search::bound_between_meshes(int from, int to) {
+  const Layout before = layout_of(from), after = layout_of(to);
+  const ExchangeBetween between(before, after, shape_);
+  double most = topology_.exchange_base_us;
+  for (const auto& load : between.received()) {
+    most = std::max(most, us_between(between.least_of(load), between.terms() > 1));
+  }
+  return most;
+}
+
+PricedExchange Search::price_between_meshes(int from, int to, double most_us) {
+  using Load = ExchangeBetween::Load;
+  const Layout before = layout_of(from), after = layout_of(to);
+  const ExchangeBetween between(before, after, shape_);
+  const bool reduces = between.terms() > 1;
   PricedExchange most{topology_.exchange_base_us, 0};
-  struct Load {
-    double peers = 0, bytes = 0;
-  };
   const auto weigh = [&](const Load& load, bool receives) {
-    double us = topology_.exchange_base_us + load.peers * link.latency_us + link.transfer(load.bytes);
-    if (receives && exchange.terms() > 1) us += link.reduce(load.bytes);
-    most.us = std::max(most.us, us);
-    most.bytes = std::max(most.bytes, load.bytes);
+    most.us = std::max(most.us, us_between(load, receives && reduces));
+    most.bytes = std::max(most.bytes, load.elements * one_.element_bytes());
     return most.us <= most_us;
   };
+  if (are_disjoint_) {
+    for (const Load& load : between.received()) {
+      if (!weigh(load, true)) return {kNever, 0};
+    }
+    for (const Load& load : between.sent()) {
+      if (!weigh(load, false)) return {kNever, 0};
+    }
+    return most;
+  }
+  const Exchange exchange(before, after, shape_);
   std::unordered_map<int, Load> senders;
   for (const int rank : to_.mesh().ranks()) {
     Load received;
     for (const Overlap& o : exchange.receives(rank)) {
       if (o.rank == rank) continue;
-      const double bytes = static_cast<double>(o.box.elements()) * one_.element_bytes();
       for (Load* load : {&received, &senders[o.rank]}) {
         ++load->peers;
-        load->bytes += bytes;
+        load->elements += static_cast<double>(o.box.elements());
       }
     }
     if (!weigh(received, true)) return {kNever, 0};
@@ -379,6 +405,11 @@ PricedExchange Search::price_between_meshes(int from, int to, double most_us) {
     if (!weigh(sent, false)) return {kNever, 0};
   }
   return most;
+}
+
+Layout Search::layout_of(int visit) {
+  const Visit& v = visits_[static_cast<size_t>(visit)];
+  return graph(v.graph).layout_of(v.node);
 }
 
 // What a rank holds between the two halves of an all_reduce, in elements; 0 where it has but one (see halfway() in plan.cpp).

@@ -4,6 +4,7 @@
 #include <queue>
 #include <unordered_map>
 
+#include "plan/exchange_between.hpp"
 #include "plan/exchange_price.hpp"
 
 namespace tessera {
@@ -67,7 +68,10 @@ class Search {
   void take_exchange(int from, int to);
   double bound(int from, int to);
   PricedExchange price(int from, int to, double most_us);
+  double us_between(const ExchangeBetween::Load& load, bool reduces) const;
+  double bound_between_meshes(int from, int to);
   PricedExchange price_between_meshes(int from, int to, double most_us);
+  Layout layout_of(int visit);
   double peak(int from, int to, const Edge& edge);
   double halfway(const Graph& graph, const Node& before, uint32_t axes);
   double shared(int a, const Dims& at, int b, const Dims& other_at);
@@ -78,6 +82,7 @@ class Search {
   const Topology& topology_;
   PlanOptions options_;
   bool one_mesh_;
+  bool are_disjoint_ = false;  // no rank is in both meshes
   Graph one_;
   std::optional<Graph> other_;
   ExchangePricer pricer_;
