@@ -25,6 +25,24 @@ TEST(OverACarrier, ACallThatARankGaveUpFailsForWhoComesLate) {
   });
 }
 
+TEST(OverACarrier, WhoStopsWithinASplitIsMissedWithinTheTimeout) {
+  std::atomic<int> through{0};
+  on_carrier(3, [&](Comm& comm) {
+    if (comm.rank() == 2) {
+      // It agrees to the split, and goes no further.
+      const detail::Description agreed{.op = detail::OpCode::split_comm, .extra = {0, 0}};
+      detail::Outcome outcome;
+      detail::execute(comm, {&agreed, 1}, {&outcome, 1}, Site::current());
+      return wait_until(through, 2);
+    }
+    comm.set_timeout(kShort);
+    const Thrown thrown = thrown_by([&] { comm.split(0).barrier(); });
+    EXPECT_EQ(thrown.type, "TimeoutError") << thrown;
+    EXPECT_TRUE(contains(thrown.text, "rank 2 did not come within")) << thrown;
+    ++through;
+  });
+}
+
 TEST(OverACarrier, WhoGoesWithoutAWordIsLost) {
   for (const int gone : {0, 2}) {
     setenv("TESSERA_HOSTS", "3", 1);

@@ -132,21 +132,21 @@ TEST(Post, ToItselfToo) {
   EXPECT_EQ(got, std::string(kMany, 'x'));
 }
 
-TEST(Post, SplitsByColorAndKeyAndKeepsWhatComesEarly) {
+TEST(Post, SplitsIntoPartsAndKeepsWhatComesEarly) {
   constexpr int kRanks = 5;
   const auto all = posts(kRanks);
   std::vector<std::thread> threads;
   for (int r = 0; r < kRanks; ++r) {
     threads.emplace_back([&all, r] {
       CommHandle half = 0, copy = 0;
-      const int color = r == 4 ? -1 : r % 2;
-      ASSERT_EQ(api().split(all_of(*all[static_cast<size_t>(r)]), color, -r, &half), 0);
+      const int32_t members[] = {r % 2 + 2, r % 2};
+      ASSERT_EQ(api().split(all_of(*all[static_cast<size_t>(r)]), members, r == 4 ? 0 : 2, r < 2 ? 1 : 0, &half), 0);
       ASSERT_EQ(half == 0, r == 4);
       if (r == 4) return;
       int32_t rank = -1, size = -1;
       api().rank_and_size(half, &rank, &size);
       EXPECT_EQ(size, 2);
-      EXPECT_EQ(rank, r < 2 ? 1 : 0);  // the greater rank has the lesser key
+      EXPECT_EQ(rank, r < 2 ? 1 : 0);
       if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(20));
       ASSERT_EQ(api().duplicate(half, &copy), 0);
       std::string got(1, '-');
@@ -158,6 +158,21 @@ TEST(Post, SplitsByColorAndKeyAndKeepsWhatComesEarly) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+// A wait in there would be without the timeout of the call.
+TEST(Post, SplittingWaitsForNobody) {
+  const auto all = posts(3);
+  const int32_t members[] = {2, 0};
+  CommHandle early = 0, late = 0;
+  std::string got(kMany, '-');
+  ASSERT_EQ(api().split(all_of(*all[0]), members, 2, 1, &early), 0);
+  const std::string text(kMany, 'x');
+  const RequestHandle sent = send(early, 0, 4, text);
+  EXPECT_EQ(end_of(sent), 0);
+  ASSERT_EQ(api().split(all_of(*all[2]), members, 2, 0, &late), 0);
+  EXPECT_EQ(end_of(receive(late, 1, 4, got)), 0);
+  EXPECT_EQ(got, std::string(kMany, 'x'));
 }
 
 TEST(Post, WhoIsGoneIsToldOfOnceAndWhatItShouldTakeIsOver) {

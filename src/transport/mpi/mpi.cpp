@@ -268,12 +268,12 @@ Verdict MpiTransport::abort(const Verdict& verdict) noexcept {
 std::unique_ptr<Transport> MpiTransport::subgroup(uint64_t, std::span<const int> members, Deadline) {
   world_->check_thread();
   world_->tidy();
-  const bool in_one = !members.empty();
-  const auto me = std::find(members.begin(), members.end(), rank_) - members.begin();
+  const auto place = std::find(members.begin(), members.end(), rank_) - members.begin();
   CommHandle made = 0;
-  world_->check(world_->api().split(comm_, in_one ? members[0] : -1, static_cast<int32_t>(me), &made),
+  world_->check(world_->api().split(comm_, members.data(), static_cast<int32_t>(members.size()),
+                                    static_cast<int32_t>(place), &made),
                 "MPI_Comm_split");
-  if (!in_one) return nullptr;
+  if (members.empty()) return nullptr;
   auto group = std::make_unique<MpiTransport>(world_, made, probe_);
   group->set_prices(network_.prices);
   group->set_polls(polls_);

@@ -100,9 +100,9 @@ int end_duplicate(const void* place, CommHandle* made) {
   return hand_out(MPI_SUCCESS, *static_cast<const MPI_Comm*>(place), made);
 }
 
-int split(CommHandle comm, int32_t color, int32_t key, CommHandle* made) {
+int split(CommHandle comm, const int32_t* members, int32_t count, int32_t place, CommHandle* made) {
   MPI_Comm result = MPI_COMM_NULL;
-  const int code = MPI_Comm_split(comm_of(comm), color < 0 ? MPI_UNDEFINED : color, key, &result);
+  const int code = MPI_Comm_split(comm_of(comm), count == 0 ? MPI_UNDEFINED : members[0], place, &result);
   return hand_out(code, result, made);
 }
 

@@ -34,9 +34,8 @@ int thread_level(int32_t* level, int32_t* is_main) {
   return always(is_main);
 }
 
-void error_text(int code, char* text, int32_t capacity) {
-  const char* whole = code == kTooLong ? "a message is longer than its receive" : "a rank is lost";
-  std::strncpy(text, whole, static_cast<size_t>(capacity) - 1);
+void error_text(int, char* text, int32_t capacity) {  // of kTooLong: there is no other
+  std::strncpy(text, "a message is longer than its receive", static_cast<size_t>(capacity) - 1);
   text[capacity - 1] = 0;
 }
 
@@ -45,11 +44,9 @@ int duplicate(CommHandle comm, CommHandle* made) {
   return 0;
 }
 
-int split(CommHandle comm, int32_t color, int32_t key, CommHandle* made) {
-  Communicator* part = nullptr;
-  const int code = comm_of(comm).post->split(comm_of(comm), color, key, part);
-  *made = handle_of(part);
-  return code;
+int split(CommHandle comm, const int32_t* members, int32_t count, int32_t, CommHandle* made) {
+  *made = handle_of(comm_of(comm).post->split(comm_of(comm), {members, static_cast<size_t>(count)}));
+  return 0;
 }
 
 int free_comm(CommHandle* comm) {

@@ -1,17 +1,13 @@
 #include "transport/post/post.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <numeric>
-#include <thread>
 
 #include "transport/post/line.hpp"
 
 namespace tessera::post {
 namespace {
-
-constexpr int32_t kSplitTag = 0;  // no caller's
 
 bool fits(int wanted, int32_t wanted_tag, int from, int64_t tag) {
   return (wanted < 0 || wanted == from) && (wanted_tag < 0 || wanted_tag == tag);
@@ -196,39 +192,14 @@ Communicator& Post::make(Communicator& parent, uint64_t kind, std::vector<int> m
 
 Communicator& Post::duplicate(Communicator& comm) { return make(comm, UINT64_MAX, comm.members); }
 
-int Post::split(Communicator& comm, int32_t color, int32_t key, Communicator*& made) {
-  const size_t size = comm.members.size();
-  std::vector<std::array<int32_t, 2>> chosen(size);
-  const std::array<int32_t, 2> mine{color, key};
-  chosen[static_cast<size_t>(comm.rank)] = mine;
-  std::vector<std::unique_ptr<Request>> requests(size);
-  for (size_t r = 0; r < size; ++r) {
-    if (static_cast<int>(r) == comm.rank) continue;
-    requests[r].reset(receive(comm, &chosen[r], sizeof(mine), static_cast<int>(r), kSplitTag));
-    delete send(comm, &mine, sizeof(mine), static_cast<int>(r), kSplitTag);  // few bytes: it is done
-  }
-  int code = 0;
-  for (size_t r = 0; r < size; ++r) {
-    while (requests[r] != nullptr && !requests[r]->done) {
-      if (lines_[static_cast<size_t>(comm.members[r])]->lost()) {
-        code = kLost;
-        cancel(*requests[r]);
-      } else {
-        std::this_thread::sleep_for(std::chrono::microseconds(50));
-      }
-    }
-  }
-  if (code != 0) return code;
-  std::vector<std::pair<int32_t, int>> order;
-  for (size_t r = 0; r < size; ++r) {
-    if (chosen[r][0] == color) order.emplace_back(chosen[r][1], comm.members[r]);
-  }
-  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+// Nothing is sent and nobody waited for: all know the members of their part already, and what they send before others have
+// made it is put aside for it.
+Communicator* Post::split(Communicator& comm, std::span<const int32_t> places) {
   std::vector<int> members;
-  for (const auto& [place, member] : order) members.push_back(member);
-  if (color >= 0) made = &make(comm, static_cast<uint64_t>(color), std::move(members));
-  else ++comm.children;  // it stays in step with those that make one
-  return 0;
+  for (const int32_t place : places) members.push_back(comm.members[static_cast<size_t>(place)]);
+  if (!members.empty()) return &make(comm, static_cast<uint64_t>(places[0]), std::move(members));
+  ++comm.children;  // it stays in step with those that make one
+  return nullptr;
 }
 
 void Post::free(Communicator& comm) {

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include <tessera/carrier.hpp>
@@ -27,7 +28,7 @@ class Line;
 class Post;
 struct Communicator;
 
-enum Code : int { kTooLong = 1, kLost };
+enum Code : int { kTooLong = 1 };
 
 // Ranks are numbered as in the Post throughout, but where they come from a caller or go to one.
 struct Request {
@@ -88,7 +89,7 @@ class Post {
   void cancel(Request& receive);
   bool find(Communicator& comm, int from, int32_t tag, mpi::Found& found);
   Communicator& duplicate(Communicator& comm);
-  int split(Communicator& comm, int32_t color, int32_t key, Communicator*& made);
+  Communicator* split(Communicator& comm, std::span<const int32_t> places);
   void free(Communicator& comm);
   // Until something has come or gone since `seen`, or a moment has passed.
   void rest(uint64_t& seen);
