@@ -194,6 +194,25 @@ def test_a_dtensor_never_lies():
     run_ranks(2, _lies, backend="gloo")
 
 
+def _other_meshes(rank, size):
+    """Rank 0 has its place in all of them."""
+    for group in (None, tessera._group.comm().split(0)):
+        layout = tessera.Layout("a=2,b=2", "S0,S1")
+        x = tessera.ShardedTensor.from_local(torch.full((1, 1), float(rank)), layout, group=group)
+        for other in ([[0, 2], [1, 3]], [[0, 1, 2, 3]], [0, 1, 2, 3], [[0, 1], [3, 2]]):
+            with pytest.raises(tessera.ShapeError, match="has its parts on") as caught:
+                x.to_dtensor(DeviceMesh("cpu", other))
+            texts = [None] * size
+            dist.all_gather_object(texts, str(caught.value))
+            assert texts == [str(caught.value)] * size
+        same = x.to_dtensor(DeviceMesh("cpu", [[0, 1], [2, 3]]))
+        assert same.full_tensor().tolist() == [[0, 1], [2, 3]]
+
+
+def test_a_mesh_in_another_order_is_told_to_every_rank():
+    run_ranks(4, _other_meshes, backend="gloo")
+
+
 def _in_between(rank, size):
     """What DTensor has not waited for yet, and compiled code."""
     mesh = init_device_mesh("cpu", (size,))

@@ -19,6 +19,7 @@ class Comm:
         self.size = core.size
         self.name = core.name
         self.torch_name = _torch_name(core)
+        self._global_ranks = None  # those of torch.distributed, where they are known
 
     @staticmethod
     def from_env():

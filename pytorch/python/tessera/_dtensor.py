@@ -256,10 +256,14 @@ def _chunks(extent, counts):
 def from_sharded(x, device_mesh):
     if device_mesh is None:
         raise ValueError("this ShardedTensor comes from no DTensor: say to_dtensor(device_mesh)")
-    at, there = x.mesh.coordinate(x.comm.rank), device_mesh.get_coordinate()
-    sizes = [size for _, size in x.mesh.axes]
-    if sizes != list(device_mesh.mesh.shape) or (at and tuple(at)) != (there and tuple(there)):
-        raise ShapeError(f"{device_mesh} is another mesh than {x.mesh}, or has this rank elsewhere: {there}, not {at}")
+    ranks = _group.global_ranks(x.comm)
+    flat = torch.tensor([ranks[rank] for rank in x.mesh.ranks])
+    mine, theirs = flat.reshape([size for _, size in x.mesh.axes]).tolist(), device_mesh.mesh.tolist()
+    if mine != theirs:  # in all places: so every rank is told
+        raise ShapeError(
+            f"the device mesh is {theirs}, but this ShardedTensor, {x.layout.text}, has its parts on {mine}: give the mesh "
+            "that has each rank in the same place"
+        )
     placements = tuple(_placement_of(text) for text in x.layout.placements)
     order = []
     for dim, axes, sizes in sorted(x.layout.cuts):

@@ -95,7 +95,7 @@ def _meet(group, members, rank, name):
         engine = engine_between_hosts(dist.PrefixStore(prefix, store), rank, size, timeout)
         return _backend.carrier(engine)
 
-    return join(
+    joined = join(
         lambda key, value: store.set(prefix + key, value),
         get,
         rank,
@@ -104,6 +104,18 @@ def _meet(group, members, rank, name):
         timeout=timeout.total_seconds(),
         make_carrier=make_carrier,
     )
+    joined._global_ranks = tuple(members)
+    return joined
+
+
+def global_ranks(comm):
+    """Of the ranks of a communicator those of the default process group. Collective the first time, for one that is not
+    of a process group."""
+    if comm._global_ranks is None:
+        mine = torch.tensor([dist.get_rank()])
+        found, _ = _torch.all_gather(mine, 0, None, None, "sum", 1.0, comm.torch_name)
+        comm._global_ranks = tuple(found.tolist())
+    return comm._global_ranks
 
 
 def _timeout_of(group):

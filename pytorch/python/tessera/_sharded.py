@@ -96,8 +96,9 @@ class ShardedTensor:
         return self.redistribute(["R"] * self.mesh.ndim, convention=convention).local
 
     def to_dtensor(self, device_mesh=None):
-        """The same as a DTensor, with its gradients. Local. `device_mesh`: as the layout's, rank for rank; by default
-        that of the DTensor it comes from. Raises ShapeError for a cut that is not torch.chunk's, and for At."""
+        """The same as a DTensor, with its gradients. `device_mesh`: as the layout's, rank for rank; by default that of
+        the DTensor it comes from. Local; but the first time collective on a Comm that is of no process group. Raises,
+        on every rank the same: ShapeError for another mesh, for a cut that is not torch.chunk's, and for At."""
         from . import _dtensor
 
         return _dtensor.from_sharded(self, device_mesh or self.device_mesh)
