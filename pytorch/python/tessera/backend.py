@@ -4,12 +4,11 @@ what it moves.
 Importing this module registers it; then ``dist.init_process_group("tessera")`` or ``"cpu:tessera,cuda:nccl"`` works
 under torchrun and spawn, and so do DDP, FSDP2 and DTensor. See docs/pytorch-backend.md.
 
-DTensor has no all-to-all on CPU meshes: it gathers everything and keeps a part. Importing this module replaces that
-function, in the two modules that bind it, by one that takes the real all-to-all for meshes on a tessera group and
-PyTorch's own way for all others. ``TESSERA_DTENSOR_ALLTOALL=0`` in the environment leaves it alone.
-
-A pending sum that is to be whole on every rank DTensor first copies, into fresh memory, and then adds up in place. On a
-tessera group it is added up from where it lies; ``TESSERA_DTENSOR_ALLREDUCE=0`` leaves that alone.
+Importing it also replaces two functions of DTensor, for meshes on a tessera group only; for all others, under a dispatch
+mode and while something is traced PyTorch's own run. DTensor has no all-to-all on CPU meshes: it gathers everything and
+keeps a part. Here that is a real all-to-all, in both modules that bind the function. A pending sum that is to be whole on
+every rank DTensor first copies, into fresh memory, and then adds up in place. Here it is added up from where it lies.
+``TESSERA_DTENSOR=0`` in the environment leaves both alone.
 """
 
 import functools
@@ -56,18 +55,18 @@ def _create(options, _):
     )
 
 
-def _tessera_group(mesh, mesh_dim):
-    """The backend of the mesh's group along that dimension; None where it is another one."""
+def _takes_over(tensor, mesh, mesh_dim, tracing):
+    """The backend of the mesh's group along that dimension; None: PyTorch's own operators are to see the tensor."""
+    # Else it is traced, fake or a subclass of another kind; and a mode counts or records operators, and finds them there.
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.device.type != "cpu" or tensor.requires_grad:
+        return None
+    if tracing or torch._C._len_torch_dispatch_stack() > 0:
+        return None
     try:
-        backend = mesh.get_group(mesh_dim)._get_backend(torch.device("cpu"))
+        backend = mesh.get_group(mesh_dim)._get_backend(tensor.device)
     except RuntimeError:  # the group has no backend for the CPU
         return None
     return backend if isinstance(backend, ProcessGroupTessera) else None
-
-
-def _is_plain(tensor):
-    """Else it is traced, fake or a subclass of another kind: PyTorch's own operators see it."""
-    return type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.device.type == "cpu"
 
 
 def _replace_shard_dim_alltoall():
@@ -80,10 +79,9 @@ def _replace_shard_dim_alltoall():
     def shard_dim_alltoall(input, gather_dim, shard_dim, mesh, mesh_dim):
         if isinstance(input, funcol.AsyncCollectiveTensor):
             input = input.wait()
-        if _is_plain(input) and not funcol._are_we_tracing():
-            group = _tessera_group(mesh, mesh_dim)
-            if group is not None:
-                return group.shard_dim_alltoall(input, gather_dim, shard_dim)
+        group = _takes_over(input, mesh, mesh_dim, funcol._are_we_tracing())
+        if group is not None:
+            return group.shard_dim_alltoall(input, gather_dim, shard_dim)
         return original(input, gather_dim, shard_dim, mesh, mesh_dim)
 
     _collective_utils.shard_dim_alltoall = shard_dim_alltoall
@@ -109,22 +107,18 @@ def _replace_reduce_value():
     def _reduce_value(self, tensor, mesh, mesh_dim):
         if isinstance(tensor, funcol.AsyncCollectiveTensor):
             tensor = tensor.wait()
-        # A mode counts or records operators, and finds them there.
-        seen = torch._C._len_torch_dispatch_stack() > 0 or funcol._are_we_tracing() or tensor.requires_grad
-        if _is_plain(tensor) and not seen and self.reduce_op in _REDUCTIONS:
-            group = _tessera_group(mesh, mesh_dim)
-            if group is not None:
-                return group.all_reduced(tensor, _REDUCTIONS[self.reduce_op])
+        known = self.reduce_op in _REDUCTIONS
+        group = _takes_over(tensor, mesh, mesh_dim, funcol._are_we_tracing()) if known else None
+        if group is not None:
+            return group.all_reduced(tensor, _REDUCTIONS[self.reduce_op])
         return original(self, tensor, mesh, mesh_dim)
 
     placement_types.Partial._reduce_value = _reduce_value
 
 
 def _replace_in_dtensor():
-    if os.environ.get("TESSERA_DTENSOR_ALLTOALL", "1") != "0":
-        _replace_shard_dim_alltoall()
-    if os.environ.get("TESSERA_DTENSOR_ALLREDUCE", "1") != "0":
-        _replace_reduce_value()
+    _replace_shard_dim_alltoall()
+    _replace_reduce_value()
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
@@ -154,6 +148,8 @@ def register():
     if "TESSERA" in dist.Backend._plugins:
         return
     dist.Backend.register_backend("tessera", _create, extended_api=True, devices=["cpu"])
+    if os.environ.get("TESSERA_DTENSOR", "1") == "0":
+        return
     binds_it = "torch.distributed.tensor.placement_types"
     if binds_it in sys.modules:
         _replace_in_dtensor()
