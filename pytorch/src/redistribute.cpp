@@ -60,20 +60,24 @@ std::string key_of(Name source, Name target, Name plan) {
   return key.append(source).append("\n").append(target).append("\n").append(plan).append("\n");
 }
 
+Plan scaled(const Plan& plan, double scale) {
+  if (scale == 1) return plan;
+  return Plan(plan.from(), plan.to(), plan.shape(), plan.dtype(), plan.steps(), plan.topology(), plan.options(),
+              plan.scale() * scale);
+}
+
 Plan make_plan(const Dims& shape, DType dtype, Name source, Name target, Name plan, double scale) {
   const Layout from = parse_layout(source), to = parse_layout(target);
   if (!plan.empty()) {
     Plan given = Plan::from_json(std::string(plan));
     // Who only works out shapes goes by the layouts, and must not be told otherwise by them.
     if (given.shape() == shape && given.from() == from.resolved(shape) && given.to() == to.resolved(shape))
-      return given;
+      return scaled(given, scale);
     throw ShapeError(
         fmt::format("the plan is for {}, and not from {} to {} of {}", given.text(), source, target, shape));
   }
   const Topology topology = Topology::dtensor(from.mesh(), to.mesh(), 8);
-  const Plan cheapest = tessera::plan(from, to, shape, dtype, topology);
-  if (scale == 1) return cheapest;
-  return Plan(cheapest.from(), cheapest.to(), shape, dtype, cheapest.steps(), topology, {}, scale);
+  return scaled(tessera::plan(from, to, shape, dtype, topology), scale);
 }
 
 Plan plan_of(const Dims& shape, DType dtype, Name source, Name target, Name plan, double scale) {

@@ -345,6 +345,26 @@ def test_opcheck_and_gradcheck(source, target, convention):
     assert torch.autograd.gradgradcheck(lambda x: op(x, *rest), x)
 
 
+def test_scale_counts_beside_a_plan_too():
+    def rank_main(comm):
+        for source, target in (("S0", "R"), ("P(avg)", "R"), ("P(sum)", "S0")):
+            there = tessera.plan(tessera.Layout("x=2", source), target, [4, 3])
+            for plan in (there, there.adjoint("local")):
+                box = plan.source.box([4, 3], comm.rank)
+                results = []
+                for scale, text in ((1.0, ""), (3.0, ""), (1.0, plan.to_json()), (3.0, plan.to_json())):
+                    x = torch.ones(box[1], requires_grad=True)
+                    # Without the plan its own factor has to be given.
+                    factor = scale if text else scale * plan.scale
+                    y = op(x, (4, 3), plan.source.text, plan.target.text, text, factor, "local", comm.torch_name)
+                    y.sum().backward()
+                    results.append((y.detach() / scale, x.grad / scale))
+                for result in results[1:]:
+                    torch.testing.assert_close(result, results[0])
+
+    tessera.run(2, rank_main)
+
+
 @pytest.mark.parametrize("target", ["S0", "S1", "S0[3,0,1,1]", "R", "At(2)", "S0@b,a on a=2,b=2", "S0,S0 on a=2,b=2"])
 def test_what_is_traced_has_the_shape_of_what_is_run(target):
     text = target if " on " in target else f"{target} on x=4"
