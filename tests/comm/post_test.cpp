@@ -1,5 +1,9 @@
 // What a Post does with messages, by the table of functions that it fills.
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <memory>
+#include <system_error>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -174,6 +178,26 @@ TEST(Post, SplittingWaitsForNobody) {
   EXPECT_EQ(end_of(receive(late, 1, 4, got)), 0);
   EXPECT_EQ(got, std::string(kMany, 'x'));
 }
+
+// As a user who may have no more threads.
+void send_without_a_thread() {
+  const auto both = posts(2);
+  const rlimit none{0, 0};
+  if (setrlimit(RLIMIT_NPROC, &none) != 0 || (geteuid() == 0 && setuid(65534) != 0)) _exit(1);
+  const std::string text(kMany, 'x');
+  RequestHandle request = 0;
+  try {
+    api().isend(text.data(), static_cast<int64_t>(text.size()), 1, 1, all_of(*both[0]), &request);
+    _exit(2);
+  } catch (const std::system_error&) {}
+  Found found;
+  int32_t flag = 0;
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  api().find(0, 1, all_of(*both[1]), &flag, &found);
+  _exit(flag == 0 ? 0 : 3);
+}
+
+TEST(Post, WhereNoThreadCanBeHadNothingIsSent) { EXPECT_EXIT(send_without_a_thread(), testing::ExitedWithCode(0), ""); }
 
 TEST(Post, WhoIsGoneIsToldOfOnceAndWhatItShouldTakeIsOver) {
   auto all = posts(3);

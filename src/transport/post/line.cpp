@@ -47,6 +47,11 @@ void Line::send(const Head& head, const void* data, Request* request) {
   if (inlined > 0) std::memcpy(out.packet.data() + sizeof(head), data, inlined);
   out.request = request;
   std::lock_guard order(order_);
+  {
+    // First, as it may fail: what the engine has got must be seen off.
+    std::lock_guard lock(guard_);
+    if (!sender_.joinable()) sender_ = std::thread([this] { see_off(); });
+  }
   try {
     out.head = post_.carrier_->send(out.packet.data(), static_cast<int64_t>(out.packet.size()), peer_, kHeads);
     if (!copies(head.bytes)) out.body = post_.carrier_->send(data, head.bytes, peer_, kBodies);
@@ -59,7 +64,6 @@ void Line::send(const Head& head, const void* data, Request* request) {
   }
   std::lock_guard lock(guard_);
   outgoing_.push_back(std::move(out));
-  if (!sender_.joinable()) sender_ = std::thread([this] { see_off(); });
   changed_.notify_all();
 }
 

@@ -17,7 +17,8 @@ class Line {
   ~Line();
   Line(const Line&) = delete;
 
-  // The request, if there is one, is done when the bytes have gone, or the peer is lost. Few bytes are copied.
+  // The request, if there is one, is done when the bytes have gone, or the peer is lost. Few bytes are copied. Throws
+  // std::system_error where no thread can be had; nothing is sent then.
   void send(const Head& head, const void* data, Request* request);
   // Whether bytes of that number are copied, so that their memory is free at once.
   static bool copies(int64_t bytes);
