@@ -5,6 +5,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/utils/pybind.h>
 
+#include "../bindings/site.hpp"
 #include "carrier.hpp"
 #include "convert.hpp"
 #include "process_group.hpp"
@@ -114,4 +115,10 @@ PYBIND11_MODULE(_backend, module) {
       py::arg("timeout_s"), py::arg("name"), py::arg("make_engine"),
       "Collective. `make_engine` makes the backend that carries messages between hosts, where there are several.");
   module.def("carrier", carrier_capsule, py::arg("engine"));
+  module.def(
+      "set_library_folders",
+      [](const py::object& folders) {
+        if (!tessera::python::set_library_folders(folders.ptr())) throw py::error_already_set();
+      },
+      py::arg("folders"), "Their files are not the user's.");
 }

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "../bindings/site.hpp"
 #include "convert.hpp"
 
 namespace tessera::backend {
@@ -83,11 +84,11 @@ Sizes split_sizes(const at::Tensor& tensor, const std::vector<int64_t>& rows, co
 }
 
 // Every rank hears what is wrong with this one's arguments. Throws what all throw, or nothing where they cannot be told.
-void tell_all(Comm& comm, OpCode op, const std::exception_ptr& problem) {
+void tell_all(Comm& comm, OpCode op, const std::exception_ptr& problem, const Site& at) {
   detail::Description description{.op = op, .problem = problem};
   detail::Outcome outcome;
   try {
-    detail::execute(comm, {&description, 1}, {&outcome, 1}, Site::current());
+    detail::execute(comm, {&description, 1}, {&outcome, 1}, at);
   } catch (const AbortedError&) {
   } catch (const PeerLostError&) {}
 }
@@ -136,29 +137,31 @@ Comm& ProcessGroupTessera::comm() {
   return comm_;
 }
 
-c10::intrusive_ptr<Call> ProcessGroupTessera::launch(const Kind& kind, const When& when, Tensors outputs,
-                                                     std::function<void(Comm&)> body) {
+c10::intrusive_ptr<Call> ProcessGroupTessera::launch(const Kind& kind, const When& when, Tensors outputs, Body body) {
   auto call = c10::make_intrusive<Call>(
       getRank(), kind.type, kind.title, std::move(outputs),
-      [this, kind, timeout = when.timeout, body = std::move(body)] { run_body(kind, timeout, body); }, line_);
+      [this, kind, at = python::site_without_gil(), timeout = when.timeout, body = std::move(body)] {
+        run_body(kind, at, timeout, body);
+      },
+      line_);
   ++sequence_;
   if (when.async) line_->start(call);
   else line_->run(call);
   return call;
 }
 
-void ProcessGroupTessera::run_body(const Kind& kind, std::chrono::milliseconds timeout,
-                                   const std::function<void(Comm&)>& body) {
+void ProcessGroupTessera::run_body(const Kind& kind, const Site& at, std::chrono::milliseconds timeout,
+                                   const Body& body) {
   try {
     Comm& group = comm();
     try {
       group.set_timeout(checked(timeout == c10d::kUnsetTimeout ? timeout_.load() : timeout));
-      body(group);
+      body(group, at);
     } catch (const Error& e) {
-      if (!e.collective()) tell_all(group, kind.op, std::current_exception());
+      if (!e.collective()) tell_all(group, kind.op, std::current_exception(), at);
       throw;
     } catch (const std::exception&) {
-      tell_all(group, kind.op, std::current_exception());
+      tell_all(group, kind.op, std::current_exception(), at);
       throw;
     }
   } catch (...) {
@@ -168,18 +171,18 @@ void ProcessGroupTessera::run_body(const Kind& kind, std::chrono::milliseconds t
 
 auto ProcessGroupTessera::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) -> WorkPtr {
   const Kind kind{OpType::BROADCAST, "tessera:broadcast", OpCode::broadcast};
-  return launch(kind, when(opts), tensors, [tensors, root = opts.rootRank](Comm& comm) {
+  return launch(kind, when(opts), tensors, [tensors, root = opts.rootRank](Comm& comm, const Site& at) {
     const Tensor view = view_of(only(tensors, "tensors"));
-    if (comm.rank() == root) run(comm, Broadcast{.x = view, .root = root});
-    else run(comm, Broadcast{.root = root, .out = view});
+    if (comm.rank() == root) run(comm, Broadcast{.x = view, .root = root}, at);
+    else run(comm, Broadcast{.root = root, .out = view}, at);
   });
 }
 
 auto ProcessGroupTessera::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) -> WorkPtr {
   const Kind kind{OpType::ALLREDUCE, "tessera:all_reduce", OpCode::all_reduce};
-  return launch(kind, when(opts), tensors, [tensors, op = opts.reduceOp](Comm& comm) {
+  return launch(kind, when(opts), tensors, [tensors, op = opts.reduceOp](Comm& comm, const Site& at) {
     const Tensor view = view_of(only(tensors, "tensors"), true);
-    run(comm, AllReduce{.x = view, .op = reduction_of(op), .out = view});
+    run(comm, AllReduce{.x = view, .op = reduction_of(op), .out = view}, at);
   });
 }
 
@@ -187,26 +190,30 @@ auto ProcessGroupTessera::allreduce_coalesced(Tensors& tensors, const c10d::Allr
     -> WorkPtr {
   const Kind kind{OpType::ALLREDUCE_COALESCED, "tessera:all_reduce", OpCode::all_reduce};
   return launch(kind, when(opts), tensors,
-                [tensors, op = opts.reduceOp](Comm& comm) { run(comm, reductions(tensors, op)); });
+                [tensors, op = opts.reduceOp](Comm& comm, const Site& at) { run(comm, reductions(tensors, op), at); });
 }
 
 auto ProcessGroupTessera::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) -> WorkPtr {
   const Kind kind{OpType::REDUCE, "tessera:reduce", OpCode::reduce};
-  return launch(kind, when(opts), tensors, [tensors, op = opts.reduceOp, root = opts.rootRank](Comm& comm) {
-    const Tensor view = view_of(only(tensors, "tensors"), true);
-    run(comm, Reduce{.x = view, .root = root, .op = reduction_of(op), .out = comm.rank() == root ? view : Tensor()});
-  });
+  return launch(
+      kind, when(opts), tensors, [tensors, op = opts.reduceOp, root = opts.rootRank](Comm& comm, const Site& at) {
+        const Tensor view = view_of(only(tensors, "tensors"), true);
+        run(comm, Reduce{.x = view, .root = root, .op = reduction_of(op), .out = comm.rank() == root ? view : Tensor()},
+            at);
+      });
 }
 
 auto ProcessGroupTessera::allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts)
     -> WorkPtr {
   const Kind kind{OpType::ALLGATHER, "tessera:all_gather", OpCode::all_gather_parts};
-  return launch(kind, when(opts), outputs.empty() ? Tensors() : outputs[0], [outputs, inputs](Comm& comm) {
-    const Flat input(comm, {only(inputs, "the list of inputs")});
-    const auto parts = flats(comm, one_for_each(only(outputs, "the list of output lists"), "the output list", comm));
-    run(comm, gather_parts(input, parts));
-    spread(parts);
-  });
+  return launch(kind, when(opts), outputs.empty() ? Tensors() : outputs[0],
+                [outputs, inputs](Comm& comm, const Site& at) {
+                  const Flat input(comm, {only(inputs, "the list of inputs")});
+                  const auto parts =
+                      flats(comm, one_for_each(only(outputs, "the list of output lists"), "the output list", comm));
+                  run(comm, gather_parts(input, parts), at);
+                  spread(parts);
+                });
 }
 
 auto ProcessGroupTessera::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
@@ -214,7 +221,7 @@ auto ProcessGroupTessera::allgather_coalesced(std::vector<Tensors>& outputs, Ten
   const Kind kind{OpType::ALLGATHER_COALESCED, "tessera:all_gather", OpCode::all_gather_parts};
   Tensors written;
   for (const Tensors& list : outputs) written.insert(written.end(), list.begin(), list.end());
-  return launch(kind, when(opts), written, [outputs, inputs](Comm& comm) {
+  return launch(kind, when(opts), written, [outputs, inputs](Comm& comm, const Site& at) {
     std::vector<std::vector<Flat>> parts;
     std::vector<AllGatherParts> ops;
     for (size_t i = 0; i < inputs.size(); ++i) {
@@ -226,7 +233,7 @@ auto ProcessGroupTessera::allgather_coalesced(std::vector<Tensors>& outputs, Ten
       parts.push_back(flats(comm, one_for_each(from_each, "the list of output lists", comm)));
       ops.push_back(gather_parts(Flat(comm, {inputs[i]}), parts.back()));
     }
-    run(comm, ops);
+    run(comm, ops, at);
     for (const auto& list : parts) spread(list);
   });
 }
@@ -234,9 +241,9 @@ auto ProcessGroupTessera::allgather_coalesced(std::vector<Tensors>& outputs, Ten
 auto ProcessGroupTessera::_allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& opts)
     -> WorkPtr {
   const Kind kind{OpType::_ALLGATHER_BASE, "tessera:all_gather", OpCode::all_gather};
-  return launch(kind, when(opts), {output}, [output, input](Comm& comm) {
+  return launch(kind, when(opts), {output}, [output, input](Comm& comm, const Site& at) {
     const Flat in(comm, {input}), out(comm, {output});
-    run(comm, AllGather{.x = in.filled().tensor(), .out = out.target()});
+    run(comm, AllGather{.x = in.filled().tensor(), .out = out.target()}, at);
     out.spread();
   });
 }
@@ -244,12 +251,12 @@ auto ProcessGroupTessera::_allgather_base(at::Tensor& output, at::Tensor& input,
 auto ProcessGroupTessera::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                           const c10d::AllgatherOptions& opts) -> WorkPtr {
   const Kind kind{OpType::ALLGATHER_COALESCED, "tessera:all_gather", OpCode::all_gather};
-  return launch(kind, when(opts), outputs, [outputs, inputs](Comm& comm) {
+  return launch(kind, when(opts), outputs, [outputs, inputs](Comm& comm, const Site& at) {
     check_pairs(outputs, inputs);
     const auto in = flats(comm, inputs), out = flats(comm, outputs);
     std::vector<AllGather> ops;
     for (size_t i = 0; i < in.size(); ++i) ops.push_back({.x = in[i].filled().tensor(), .out = out[i].target()});
-    run(comm, ops);
+    run(comm, ops, at);
     spread(out);
   });
 }
@@ -258,17 +265,17 @@ auto ProcessGroupTessera::gather(std::vector<Tensors>& outputs, Tensors& inputs,
     -> WorkPtr {
   const Kind kind{OpType::GATHER, "tessera:gather", OpCode::gather};
   const Tensors written = outputs.empty() ? Tensors() : outputs[0];
-  return launch(kind, when(opts), written, [outputs, inputs, root = opts.rootRank](Comm& comm) {
+  return launch(kind, when(opts), written, [outputs, inputs, root = opts.rootRank](Comm& comm, const Site& at) {
     const Flat input(comm, {only(inputs, "the list of inputs")});
     Gather op{.x = input.filled().tensor(), .root = root};
     if (comm.rank() != root) {
-      run(comm, op);
+      run(comm, op, at);
       return;
     }
     const Flat list(comm, one_for_each(only(outputs, "the list of output lists"), "the output list", comm));
     op.sizes = list.sizes();
     op.out = list.target();
-    run(comm, op);
+    run(comm, op, at);
     list.spread();
   });
 }
@@ -276,13 +283,13 @@ auto ProcessGroupTessera::gather(std::vector<Tensors>& outputs, Tensors& inputs,
 auto ProcessGroupTessera::scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& opts)
     -> WorkPtr {
   const Kind kind{OpType::SCATTER, "tessera:scatter", OpCode::scatter};
-  return launch(kind, when(opts), outputs, [outputs, inputs, root = opts.rootRank](Comm& comm) {
+  return launch(kind, when(opts), outputs, [outputs, inputs, root = opts.rootRank](Comm& comm, const Site& at) {
     const Flat output(comm, {only(outputs, "the list of outputs")});
     if (comm.rank() == root) {
       const Flat list(comm, one_for_each(only(inputs, "the list of input lists"), "the input list", comm));
-      run(comm, Scatter{.x = list.filled().tensor(), .root = root, .sizes = list.sizes(), .out = output.target()});
+      run(comm, Scatter{.x = list.filled().tensor(), .root = root, .sizes = list.sizes(), .out = output.target()}, at);
     } else {
-      run(comm, Scatter{.root = root, .out = output.target()});
+      run(comm, Scatter{.root = root, .out = output.target()}, at);
     }
     output.spread();
   });
@@ -291,11 +298,13 @@ auto ProcessGroupTessera::scatter(Tensors& outputs, std::vector<Tensors>& inputs
 auto ProcessGroupTessera::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                          const c10d::ReduceScatterOptions& opts) -> WorkPtr {
   const Kind kind{OpType::REDUCE_SCATTER, "tessera:reduce_scatter", OpCode::reduce_scatter};
-  return launch(kind, when(opts), outputs, [outputs, inputs, op = opts.reduceOp](Comm& comm) {
+  return launch(kind, when(opts), outputs, [outputs, inputs, op = opts.reduceOp](Comm& comm, const Site& at) {
     const Flat output(comm, {only(outputs, "the list of outputs")}, true);
     const Flat list(comm, one_for_each(only(inputs, "the list of input lists"), "the input list", comm), true);
-    run(comm, ReduceScatter{
-                  .x = list.filled().tensor(), .sizes = list.sizes(), .op = reduction_of(op), .out = output.target()});
+    run(comm,
+        ReduceScatter{
+            .x = list.filled().tensor(), .sizes = list.sizes(), .op = reduction_of(op), .out = output.target()},
+        at);
     output.spread();
   });
 }
@@ -303,9 +312,9 @@ auto ProcessGroupTessera::reduce_scatter(Tensors& outputs, std::vector<Tensors>&
 auto ProcessGroupTessera::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                const c10d::ReduceScatterOptions& opts) -> WorkPtr {
   const Kind kind{OpType::_REDUCE_SCATTER_BASE, "tessera:reduce_scatter", OpCode::reduce_scatter};
-  return launch(kind, when(opts), {output}, [output, input, op = opts.reduceOp](Comm& comm) {
+  return launch(kind, when(opts), {output}, [output, input, op = opts.reduceOp](Comm& comm, const Site& at) {
     const Flat in(comm, {input}, true), out(comm, {output}, true);
-    run(comm, ReduceScatter{.x = in.filled().tensor(), .op = reduction_of(op), .out = out.target()});
+    run(comm, ReduceScatter{.x = in.filled().tensor(), .op = reduction_of(op), .out = out.target()}, at);
     out.spread();
   });
 }
@@ -313,14 +322,14 @@ auto ProcessGroupTessera::_reduce_scatter_base(at::Tensor& output, at::Tensor& i
 auto ProcessGroupTessera::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                           const c10d::ReduceScatterOptions& opts) -> WorkPtr {
   const Kind kind{OpType::REDUCE_SCATTER_TENSOR_COALESCED, "tessera:reduce_scatter", OpCode::reduce_scatter};
-  return launch(kind, when(opts), outputs, [outputs, inputs, op = opts.reduceOp](Comm& comm) {
+  return launch(kind, when(opts), outputs, [outputs, inputs, op = opts.reduceOp](Comm& comm, const Site& at) {
     check_pairs(outputs, inputs);
     const auto in = flats(comm, inputs, true), out = flats(comm, outputs, true);
     std::vector<ReduceScatter> ops;
     for (size_t i = 0; i < in.size(); ++i) {
       ops.push_back({.x = in[i].filled().tensor(), .op = reduction_of(op), .out = out[i].target()});
     }
-    run(comm, ops);
+    run(comm, ops, at);
     spread(out);
   });
 }
@@ -329,41 +338,45 @@ auto ProcessGroupTessera::alltoall_base(at::Tensor& output, at::Tensor& input, s
                                         std::vector<int64_t>& input_sizes, const c10d::AllToAllOptions& opts)
     -> WorkPtr {
   const Kind kind{OpType::ALLTOALL_BASE, "tessera:all_to_all", OpCode::all_to_all_v};
-  return launch(kind, when(opts), {output}, [output, input, output_sizes, input_sizes](Comm& comm) {
+  return launch(kind, when(opts), {output}, [output, input, output_sizes, input_sizes](Comm& comm, const Site& at) {
     const Flat in(comm, {input}), out(comm, {output});
-    run(comm, AllToAllV{.x = in.filled().tensor(),
-                        .send_sizes = split_sizes(input, input_sizes, comm, "input"),
-                        .recv_sizes = split_sizes(output, output_sizes, comm, "output"),
-                        .out = out.target()});
+    run(comm,
+        AllToAllV{.x = in.filled().tensor(),
+                  .send_sizes = split_sizes(input, input_sizes, comm, "input"),
+                  .recv_sizes = split_sizes(output, output_sizes, comm, "output"),
+                  .out = out.target()},
+        at);
     out.spread();
   });
 }
 
 auto ProcessGroupTessera::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) -> WorkPtr {
   const Kind kind{OpType::ALLTOALL, "tessera:all_to_all", OpCode::all_to_all_v};
-  return launch(kind, when(opts), outputs, [outputs, inputs](Comm& comm) {
+  return launch(kind, when(opts), outputs, [outputs, inputs](Comm& comm, const Site& at) {
     const Flat in(comm, one_for_each(inputs, "the input list", comm));
     const Flat out(comm, one_for_each(outputs, "the output list", comm));
     run(comm,
-        AllToAllV{.x = in.filled().tensor(), .send_sizes = in.sizes(), .recv_sizes = out.sizes(), .out = out.target()});
+        AllToAllV{.x = in.filled().tensor(), .send_sizes = in.sizes(), .recv_sizes = out.sizes(), .out = out.target()},
+        at);
     out.spread();
   });
 }
 
 auto ProcessGroupTessera::barrier(const c10d::BarrierOptions& opts) -> WorkPtr {
   const Kind kind{OpType::BARRIER, "tessera:barrier", OpCode::barrier};
-  return launch(kind, when(opts), {}, [](Comm& comm) { comm.barrier(); });
+  return launch(kind, when(opts), {}, [](Comm& comm, const Site& at) { comm.barrier(at); });
 }
 
 void ProcessGroupTessera::monitoredBarrier(const c10d::BarrierOptions& opts, bool) {
   const Kind kind{OpType::BARRIER, "tessera:barrier", OpCode::barrier};
-  launch(kind, {false, opts.timeout}, {}, [](Comm& comm) { comm.barrier(); })->wait();
+  launch(kind, {false, opts.timeout}, {}, [](Comm& comm, const Site& at) { comm.barrier(at); })->wait();
 }
 
 auto ProcessGroupTessera::send(Tensors& tensors, int to, int tag) -> WorkPtr {
   try {
     const at::Tensor& tensor = only(tensors, "tensors");
-    auto parcel = std::make_shared<Parcel>(start_send(comm(), view_of(tensor), to, tag), tensor);
+    auto parcel =
+        std::make_shared<Parcel>(start_send(comm(), view_of(tensor), to, tag, python::site_without_gil()), tensor);
     parcels_.add(parcel);
     return c10::make_intrusive<Message>(getRank(), OpType::SEND, parcel, message_line_);
   } catch (...) {
@@ -374,7 +387,8 @@ auto ProcessGroupTessera::send(Tensors& tensors, int to, int tag) -> WorkPtr {
 auto ProcessGroupTessera::receive(OpType type, const Tensors& tensors, int from, int tag) -> WorkPtr {
   try {
     const at::Tensor& tensor = only(tensors, "tensors");
-    auto parcel = std::make_shared<Parcel>(start_recv(comm(), from, tag, view_of(tensor)), tensor);
+    auto parcel =
+        std::make_shared<Parcel>(start_recv(comm(), from, tag, view_of(tensor), python::site_without_gil()), tensor);
     parcels_.add(parcel);
     return c10::make_intrusive<Message>(getRank(), type, parcel, message_line_);
   } catch (...) {
@@ -393,8 +407,8 @@ auto ProcessGroupTessera::recvAnysource(Tensors& tensors, int tag) -> WorkPtr {
 at::Tensor ProcessGroupTessera::all_reduced(const at::Tensor& input, const c10d::ReduceOp& op) {
   const Kind kind{OpType::ALLREDUCE, "tessera:all_reduce", OpCode::all_reduce};
   Tensor result;
-  launch(kind, {false, c10d::kUnsetTimeout}, {}, [&](Comm& comm) {
-    result = run(comm, AllReduce{.x = view_of(input, true), .op = reduction_of(op)});
+  launch(kind, {false, c10d::kUnsetTimeout}, {}, [&](Comm& comm, const Site& at) {
+    result = run(comm, AllReduce{.x = view_of(input, true), .op = reduction_of(op)}, at);
   })->wait();
   return as_torch(result, input.scalar_type());
 }
@@ -402,8 +416,8 @@ at::Tensor ProcessGroupTessera::all_reduced(const at::Tensor& input, const c10d:
 at::Tensor ProcessGroupTessera::shard_dim_alltoall(const at::Tensor& input, int64_t gather_dim, int64_t shard_dim) {
   const Kind kind{OpType::ALLTOALL, "tessera:shard_dim_alltoall", OpCode::all_to_all};
   Tensor result;
-  launch(kind, {false, c10d::kUnsetTimeout}, {}, [&](Comm& comm) {
-    result = run(comm, AllToAll{.x = view_of(input), .split_dim = shard_dim, .concat_dim = gather_dim}).tensor;
+  launch(kind, {false, c10d::kUnsetTimeout}, {}, [&](Comm& comm, const Site& at) {
+    result = run(comm, AllToAll{.x = view_of(input), .split_dim = shard_dim, .concat_dim = gather_dim}, at).tensor;
   })->wait();
   return as_torch(result, input.scalar_type());
 }

@@ -92,9 +92,11 @@ class ProcessGroupTessera : public c10d::Backend {
     const char* title;
     detail::OpCode op;
   };
-  // The body runs in its turn. What it throws before its collective begins is told to all ranks.
-  c10::intrusive_ptr<Call> launch(const Kind& kind, const When& when, Tensors outputs, std::function<void(Comm&)> body);
-  void run_body(const Kind& kind, std::chrono::milliseconds timeout, const std::function<void(Comm&)>& body);
+  // The body runs in its turn. What it throws before its collective begins is told to all ranks. at: where the user's code
+  // calls, for errors.
+  using Body = std::function<void(Comm& comm, const Site& at)>;
+  c10::intrusive_ptr<Call> launch(const Kind& kind, const When& when, Tensors outputs, Body body);
+  void run_body(const Kind& kind, const Site& at, std::chrono::milliseconds timeout, const Body& body);
   WorkPtr receive(c10d::OpType type, const Tensors& tensors, int from, int tag);
 
   Comm comm_;

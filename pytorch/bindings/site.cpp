@@ -1,15 +1,16 @@
 #include "site.hpp"
 
+#include <algorithm>
 #include <set>
 #include <string>
+#include <vector>
 
 namespace tessera::python {
 namespace {
 
-// The package's own folder, with the separator at its end.
-std::string& package_folder() {
-  static std::string folder;
-  return folder;
+std::vector<std::string>& library_folders() {
+  static std::vector<std::string> folders;
+  return folders;
 }
 
 // The name of a file for as long as the process lives. Both caches are guarded by the GIL.
@@ -33,17 +34,34 @@ const char* kept_name(PyObject* filename) {
   return last.name = at->c_str();
 }
 
-bool in_package(PyObject* filename) {
+bool in_library(PyObject* filename) {
   Py_ssize_t length = 0;
   const char* const text = PyUnicode_AsUTF8AndSize(filename, &length);
-  if (text == nullptr) PyErr_Clear();
-  const std::string& folder = package_folder();
-  return text != nullptr && std::string_view(text, static_cast<size_t>(length)).starts_with(folder);
+  if (text == nullptr) {
+    PyErr_Clear();
+    return false;
+  }
+  const std::string_view name(text, static_cast<size_t>(length));
+  const auto& folders = library_folders();
+  return std::any_of(folders.begin(), folders.end(),
+                     [&](const std::string& folder) { return name.starts_with(folder); });
 }
 
 }  // namespace
 
-void set_package_folder(const char* folder) { package_folder() = folder; }
+bool set_library_folders(PyObject* folders) {
+  PyObject* const list = PySequence_Fast(folders, "the folders are no sequence");
+  if (list == nullptr) return false;
+  std::vector<std::string> names;
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list); ++i) {
+    const char* const name = PyUnicode_AsUTF8(PySequence_Fast_GET_ITEM(list, i));
+    if (name != nullptr) names.emplace_back(name);
+  }
+  Py_DECREF(list);
+  if (PyErr_Occurred() != nullptr) return false;
+  library_folders() = std::move(names);
+  return true;
+}
 
 Site site_at(PyObject* filename, long line) { return {kept_name(filename), static_cast<uint32_t>(line)}; }
 
@@ -52,7 +70,7 @@ Site site_of_user() {
   while (frame != nullptr) {
     PyCodeObject* const code = PyFrame_GetCode(frame);
     PyObject* const filename = code->co_filename;
-    PyFrameObject* const outer = in_package(filename) ? PyFrame_GetBack(frame) : nullptr;
+    PyFrameObject* const outer = in_library(filename) ? PyFrame_GetBack(frame) : nullptr;
     if (outer == nullptr) {
       const Site site = site_at(filename, PyFrame_GetLineNumber(frame));
       Py_DECREF(code);
@@ -64,6 +82,15 @@ Site site_of_user() {
     frame = outer;
   }
   return {};
+}
+
+Site site_without_gil() {
+  constexpr Site kUnknown("torch.distributed", 0);
+  if (Py_IsInitialized() == 0 || PyGILState_GetThisThreadState() == nullptr) return kUnknown;
+  const PyGILState_STATE gil = PyGILState_Ensure();
+  const Site site = site_of_user();
+  PyGILState_Release(gil);
+  return site.line() == 0 ? kUnknown : site;
 }
 
 }  // namespace tessera::python

@@ -63,10 +63,8 @@ PyObject* refuse(PyObject*, PyObject* arguments) {
   });
 }
 
-PyObject* take_package_folder(PyObject*, PyObject* folder) {
-  const char* const text = PyUnicode_AsUTF8(folder);
-  if (text == nullptr) return nullptr;
-  set_package_folder(text);
+PyObject* take_library_folders(PyObject*, PyObject* folders) {
+  if (!set_library_folders(folders)) return nullptr;
   Py_RETURN_NONE;
 }
 
@@ -118,7 +116,8 @@ PyMethodDef methods[] = {
     {"name_of", name_of, METH_O, "name_of(handle) -> str: what the operators call that communicator"},
     {"rank_and_size", rank_and_size, METH_O, "rank_and_size(name) -> (int, int)"},
     {"refuse", refuse, METH_VARARGS, "refuse(name, text): collective; raises ShapeError on every rank"},
-    {"set_package_folder", take_package_folder, METH_O, "set_package_folder(folder): its files are not the user's"},
+    {"set_library_folders", take_library_folders, METH_O,
+     "set_library_folders(folders): their files are not the user's"},
     entry<"all_gather", call::all_gather>(),
     entry<"gather_sizes", call::gather_sizes>(),
     entry<"reduce_scatter", call::reduce_scatter>(),

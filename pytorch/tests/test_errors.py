@@ -47,6 +47,15 @@ def test_a_mismatch_names_the_users_line_on_every_rank():
     assert "dim 1 is 4, rank 0 has 3" in str(errors[0])
 
 
+def test_a_module_is_called_by_the_user_and_not_by_torch():
+    module = tessera.AllGather(0)
+
+    def gather(comm):
+        module(torch.ones(2, 3 + comm.rank))
+
+    assert f"test_errors.py:{gather.__code__.co_firstlineno + 1}" in str(raised(2, gather)[0])
+
+
 def test_an_error_in_backward_names_the_line_of_the_forward():
     lines = []
 

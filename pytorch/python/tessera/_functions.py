@@ -8,10 +8,8 @@ import torch.distributed as dist
 from . import _torch, arrays
 from ._comm import Comm, process_comm, thread_comm
 from ._group import name_of, rank_and_size
-from ._site import package_folder
 
 _traced = torch.ops.tessera
-_torch.set_package_folder(package_folder)
 
 
 def _ops():

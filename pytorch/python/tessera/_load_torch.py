@@ -1,7 +1,10 @@
 """Loads the operators, if this is the torch that they were built for: C++ classes differ between versions."""
 
+import os
+
 import torch
 
+from . import _site
 from ._version import built_for_torch
 
 _remedy = "rebuild tessera in this environment: pip install --no-build-isolation --force-reinstall --no-deps ."
@@ -17,4 +20,8 @@ if not built_for_torch:
 if release(torch.__version__) != release(built_for_torch):
     raise ImportError(f"tessera was built for torch {built_for_torch}, this is {torch.__version__}: {_remedy}")
 
-from . import _torch  # noqa: E402, F401 - only now
+from . import _backend, _torch  # noqa: E402 - only now
+
+_site.library_folders += (os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,)
+_torch.set_library_folders(_site.library_folders)
+_backend.set_library_folders(_site.library_folders)

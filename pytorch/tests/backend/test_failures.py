@@ -11,6 +11,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import run_ranks, start_group
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Partial
 
 import tessera
 
@@ -46,6 +48,28 @@ def test_a_killed_rank_is_named(asynchronous):
         (kind, text), seconds = reports[rank]
         assert kind == "DistBackendError" and "rank 1 left" in text and "its process is gone" in text, text
         assert seconds < 30
+
+
+def _lines(rank, size):
+    mesh = init_device_mesh("cpu", (size,))
+    x = torch.ones(2 + rank)
+    calls = [
+        lambda: dist.all_reduce(x),
+        lambda: dist.all_reduce(x, async_op=True).wait(),
+        lambda: dist.all_reduce(x) if rank == 0 else dist.barrier(),
+        lambda: dist.broadcast_object_list([0], 0) if rank == 0 else dist.all_gather([x + 1, x + 2], x),
+        lambda: dist.send(x, 1) if rank == 0 else dist.recv(x, 0),
+        lambda: DTensor.from_local(x, mesh, [Partial()], run_check=False).full_tensor(),
+    ]
+    for call in calls:
+        kind, text = caught(call)
+        assert text.count(f"test_failures.py:{call.__code__.co_firstlineno}") == size, (kind, text)
+    _, text = caught(lambda: dist.all_reduce(torch.ones(2, dtype=torch.uint16) if rank == 1 else torch.ones(2)))
+    assert text.count("test_failures.py:") == 1 and "rank  1" in text, text
+
+
+def test_errors_name_the_lines_of_the_user():
+    run_ranks(2, _lines)
 
 
 def _late(rank, size):
