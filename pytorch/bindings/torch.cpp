@@ -2,6 +2,8 @@
 // raised.
 #include <algorithm>
 
+#include <torch/csrc/utils/pybind.h>
+
 #include <tessera/torch.hpp>
 
 #include "entry.hpp"
@@ -20,6 +22,20 @@ void raise(const Error& error) {
     PyGILState_Release(gil);
   }
   throw raised;
+}
+
+// A size that only a call finds out, while shapes are worked out: Python has symbols for those.
+std::optional<c10::SymInt> new_size(const at::Tensor& x, const char* op) {
+  const pybind11::gil_scoped_acquire gil;
+  try {
+    const pybind11::object size = pybind11::module_::import("tessera._fakes").attr("new_size")(x, op);
+    return size.is_none() ? std::nullopt : std::optional(size.cast<c10::SymInt>());
+  } catch (pybind11::error_already_set& error) {
+    python_error raised;
+    error.restore();
+    raised.persist();
+    throw raised;
+  }
 }
 
 // Runs fn; its exceptions become Python's.
@@ -146,6 +162,7 @@ PyModuleDef module = {
 
 PyMODINIT_FUNC PyInit__torch() {
   tessera::detail::set_error_hook(&tessera::python::raise);
+  tessera::detail::set_size_hook(&tessera::python::new_size);
   PyObject* const made = PyModule_Create(&tessera::python::module);
   if (made != nullptr) PyModule_AddStringConstant(made, "built_for", TESSERA_TORCH_VERSION);
   return made;

@@ -169,16 +169,18 @@ at::Tensor as_list(const at::Tensor& sizes) {
 
 }  // namespace
 
+Sizes read_sizes(const at::Tensor& sizes, const char* field) {
+  if (sizes.dim() != 1 || !at::isIntegralType(sizes.scalar_type(), false)) {
+    throw ShapeError(fmt::format("{} must be a list of integers, one for each rank", field));
+  }
+  const at::Tensor list = as_list(sizes);
+  const auto* values = list.const_data_ptr<int64_t>();
+  return Sizes(values, values + list.numel());
+}
+
 Sizes Arguments::sizes(const OptionalTensor& sizes, const char* field) {
   if (!sizes.has_value() || !sizes->defined()) return {};
-  return attempt([&] {
-    if (sizes->dim() != 1 || !at::isIntegralType(sizes->scalar_type(), false)) {
-      throw ShapeError(fmt::format("{} must be a list of integers, one for each rank", field));
-    }
-    const at::Tensor list = as_list(*sizes);
-    const auto* values = list.const_data_ptr<int64_t>();
-    return Sizes(values, values + list.numel());
-  });
+  return attempt([&] { return read_sizes(*sizes, field); });
 }
 
 Reduction Arguments::reduction(std::string_view op, double factor) {

@@ -70,6 +70,8 @@ class Arguments {
 };
 
 at::Tensor to_tensor(const Sizes& sizes);
+// The values of a list of integers. Throws ShapeError, with the field's name, where it is none.
+Sizes read_sizes(const at::Tensor& sizes, const char* field);
 // A clone; where nobody traces, without the dispatcher.
 at::Tensor copy_of_sizes(const at::Tensor& sizes);
 ReduceOp parse_reduce_op(std::string_view name);
@@ -90,9 +92,10 @@ std::vector<at::Tensor> all_reduce_list(const std::vector<at::Tensor>& xs, std::
 std::vector<std::tuple<at::Tensor, at::Tensor>> all_gather_list(const std::vector<at::Tensor>& xs, int64_t dim,
                                                                 std::string_view grad, std::string_view comm);
 
-// They do nothing; but who calls them keeps the operators, and their gradients, where a static library is linked.
+// They do nothing; but who calls them keeps the operators, their gradients and shapes, where a static library is linked.
 void keep_operators();
 void keep_gradients();
+void keep_shapes();
 
 // Runs the body of an operator; tessera's exceptions go through the error hook.
 void hand_over(const Error& error);

@@ -205,4 +205,7 @@ TORCH_LIBRARY_IMPL(tessera, QuantizedCPU, m) { implement(m); }
 
 }  // namespace tessera::torch_front::on_cpu
 
-void tessera::torch_front::keep_operators() { keep_gradients(); }
+void tessera::torch_front::keep_operators() {
+  keep_gradients();
+  keep_shapes();
+}

@@ -109,7 +109,35 @@ Back back_of(Name source, Name target, Name plan, Name convention) {
                  [&] { return make_back(source, target, plan, parse_convention(convention)); });
 }
 
+// As Layout::box(), of a shape that may be symbolic.
+std::optional<std::vector<c10::SymInt>> part_of(const Layout& layout, c10::SymIntArrayRef shape, int rank) {
+  const auto at = layout.mesh().coordinate(rank);
+  if (!at || !layout.holds(*at)) return std::nullopt;
+  std::vector<c10::SymInt> extents = shape.vec();
+  for (const Layout::Cut& cut : layout.cuts()) {
+    c10::SymInt& extent = extents[static_cast<size_t>(normalize_dim(cut.dim, extents.size()))];
+    int64_t which = 0;
+    for (const size_t axis : cut.axes) {
+      const int64_t pieces = layout.mesh().axes()[axis].size, place = (*at)[axis];
+      which = which * pieces + place;
+      if (cut.sizes.empty()) extent = chunk_of(extent, pieces, place);
+    }
+    if (!cut.sizes.empty()) extent = cut.sizes[static_cast<size_t>(which)];
+  }
+  return extents;
+}
+
 }  // namespace
+
+at::Tensor redistribute_on_meta(const at::Tensor& x, c10::SymIntArrayRef shape, Name, Name target, Name, double, Name,
+                                Name comm) {
+  static ByText<Layout> layouts;
+  return guarded([&] {
+    const Layout to = layouts.of(std::string(target), [&] { return parse_layout(target); });
+    const auto part = part_of(to, shape, torch_comm(comm).rank());
+    return part ? x.new_empty_symint(*part) : x.new_empty({0});
+  });
+}
 
 at::Tensor redistribute_on_cpu(const at::Tensor& x, c10::SymIntArrayRef shape, Name source, Name target, Name plan,
                                double scale, Name convention, Name name) {
@@ -155,6 +183,13 @@ void detail::refuse(Comm& comm, const std::string& text) {
 }
 
 at::Tensor redistribute(Comm& comm, const at::Tensor& x, const Plan& plan, Convention convention, const Site& site) {
+  if (x.defined() && x.is_meta()) {
+    const std::string name = torch_name(comm);
+    const std::vector<c10::SymInt> shape(plan.shape().begin(), plan.shape().end());
+    return torch_front::call::redistribute(x, shape, torch_front::text_of(plan.from()), torch_front::text_of(plan.to()),
+                                           plan.to_json(), 1, convention == Convention::global ? "global" : "local",
+                                           name);
+  }
   detail::set_next_site(site);
   const torch_front::Recorded recorded("redistribute", x, true);
   at::Tensor result = [&] {

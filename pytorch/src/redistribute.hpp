@@ -13,5 +13,14 @@ at::Tensor redistribute_on_cpu(const at::Tensor& x, c10::SymIntArrayRef shape, c
 at::Tensor redistribute_with_gradient(const at::Tensor& x, c10::SymIntArrayRef shape, call::Name source,
                                       call::Name target, call::Name plan, double scale, call::Name convention,
                                       call::Name comm);
+// The shape of the result.
+at::Tensor redistribute_on_meta(const at::Tensor& x, c10::SymIntArrayRef shape, call::Name source, call::Name target,
+                                call::Name plan, double scale, call::Name convention, call::Name comm);
+
+// How much of a dimension torch.chunk gives one of the pieces.
+inline c10::SymInt chunk_of(const c10::SymInt& extent, int64_t pieces, int64_t which) {
+  const c10::SymInt piece = (extent + (pieces - 1)) / pieces;
+  return piece.min(extent - piece * which).max(0);
+}
 
 }  // namespace tessera::torch_front

@@ -187,3 +187,31 @@ def test_export(alone):
     exported = torch.export.export(Step(), (torch.ones(3, 2),), strict=False, dynamic_shapes=rows)
     x = torch.randn(5, 2)
     assert torch.equal(exported.module()(x), 2 * x)
+
+
+def test_meta_tensors_have_the_shapes_of_the_others():
+    def rank_main(comm):
+        sizes = [3, 0, 2]
+        x = torch.ones(5, 4)
+
+        def results(x, mine):
+            return [
+                *tessera.all_gather(mine, sizes=sizes),
+                tessera.reduce_scatter(x, 1),
+                tessera.reduce_scatter(x, sizes=sizes),
+                tessera.all_reduce(x, "max"),
+                tessera.broadcast(x, root=2),
+                tessera.reduce(x, root=1),
+                tessera.gather_sizes(mine),
+                *tessera.all_to_all_v(x, sizes, [sizes[comm.rank]] * 3),
+            ]
+
+        real = results(x, x[: sizes[comm.rank]])
+        calls = comm.stats()["calls"]
+        meta = results(x.to("meta"), x[: sizes[comm.rank]].to("meta"))
+        assert [(t.shape, t.dtype) for t in meta] == [(t.shape, t.dtype) for t in real]
+        assert all(t.is_meta for t in meta) and comm.stats()["calls"] == calls
+        with pytest.raises(tessera.ShapeError, match="all_gather: the size of its result is found out by the call"):
+            tessera.all_gather(x.to("meta"))
+
+    tessera.run(3, rank_main)

@@ -138,5 +138,44 @@ TEST(Torch, ATensorThatCannotBeUsedIsToldToEveryRank) {
   });
 }
 
+TEST(Torch, OfMetaTensorsTheShapeIsWorkedOut) {
+  run(3, [](Comm& comm) {
+    const int64_t me = comm.rank();
+    const bool first = me == 0;
+    const auto meta = [](std::vector<int64_t> shape) {
+      return at::empty(shape, at::device(at::kMeta).dtype(at::kHalf));
+    };
+    const auto expect = [](const at::Tensor& x, std::vector<int64_t> shape) {
+      EXPECT_TRUE(x.is_meta());
+      EXPECT_EQ(x.scalar_type(), at::kHalf);
+      EXPECT_EQ(x.sizes().vec(), shape);
+    };
+    const at::Tensor x = meta({4, 5}), sizes = at::tensor({3, 0, 1}, at::kLong);
+    const std::vector<int64_t> own{3, 0, 1}, chunk{2, 2, 0}, columns{2, 2, 1};
+    const auto mine = [me](const std::vector<int64_t>& list) { return list[static_cast<size_t>(me)]; };
+    comm.reset_stats();
+    expect(all_gather(comm, meta({mine(own), 5}), -2, sizes).tensor, {4, 5});
+    EXPECT_EQ(all_gather(comm, x, 0, sizes).sizes.sizes().vec(), std::vector<int64_t>{3});
+    expect(reduce_scatter(comm, x), {mine(chunk), 5});
+    expect(reduce_scatter(comm, x, 0, sizes), {mine(own), 5});
+    expect(all_reduce(comm, x), {4, 5});
+    expect(all_to_all_v(comm, x, sizes, at::tensor({2, 0, 7}, at::kLong)).tensor, {9, 5});
+    expect(broadcast(comm, x), {4, 5});
+    expect(reduce(comm, x), first ? std::vector<int64_t>{4, 5} : std::vector<int64_t>{0, 4, 5});
+    if (first) expect(scatter(comm, x, 0, 1).tensor, {4, mine(columns)});
+    if (!first) expect(gather(comm, x, 0, 1).tensor, {4, 0});
+    expect(split(comm, x, 0, sizes), {mine(own), 5});
+    const Mesh mesh({{"x", 3}});
+    const Plan way = plan({mesh, {Shard(0)}}, {mesh, {Shard(1)}}, {4, 5}, DType::f16, Topology::dtensor(mesh));
+    expect(redistribute(comm, meta({mine(chunk), 5}), way), {4, mine(columns)});
+    const at::Tensor wanted = meta({4, 5}).requires_grad_();
+    EXPECT_TRUE(reduce_scatter(comm, wanted).requires_grad());
+    EXPECT_EQ(comm.stats().calls, 0);
+    EXPECT_THROW(all_gather(comm, x), ShapeError);  // who knows what the others have
+    EXPECT_THROW(reduce_scatter(comm, x, 0, at::tensor({4, 0}, at::kLong)), ShapeError);
+    EXPECT_THROW(all_gather(comm, x, 2, sizes), ShapeError);
+  });
+}
+
 }  // namespace
 }  // namespace tessera

@@ -7,12 +7,14 @@
 //   });
 //
 // Each is as its namesake in collective.hpp: collective over `comm`, with the same errors and the same cost, and errors say
-// so on every rank. CPU tensors, any strides. A gradient is the adjoint for the loss that is the sum of what every rank
+// so on every rank. CPU tensors, any strides; of meta tensors only the shape is worked out, where it does not depend on what
+// other ranks have, and no rank is asked. A gradient is the adjoint for the loss that is the sum of what every rank
 // computes; it is a collective again, so that every rank calls backward(). It can be differentiated again. If one rank needs
 // a gradient, the result requires one on all of them: so all take part, even a rank whose own input needs none. Where some
 // rank is under a NoGradGuard then, all get a MismatchError. min, max, prod and the bitwise operations have no gradient.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -86,6 +88,10 @@ void set_next_site(const Site& site, bool recorded_elsewhere = false);
 [[noreturn]] void refuse(Comm& comm, const std::string& text);
 // Called with an exception of tessera's that leaves an operator; may throw another in its place. Null: none.
 void set_error_hook(void (*hook)(const Error& error));
+// Where only shapes are worked out: a size that a call of that operator would find out, for a front end that has symbols for
+// such; none for an x that is not traced, which is an error then. Null: no front end has.
+using SizeHook = std::optional<c10::SymInt> (*)(const at::Tensor& x, const char* op);
+void set_size_hook(SizeHook hook);
 }  // namespace detail
 
 }  // namespace tessera

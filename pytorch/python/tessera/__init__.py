@@ -39,7 +39,6 @@ if _installed_torch is None:
     )
 else:
     from . import _load_torch  # noqa: F401 - says how to rebuild where the versions differ
-    from . import _fakes  # noqa: F401 - what operators know of shapes
     from . import backend  # noqa: F401 - makes it known to torch.distributed
     from ._functions import (
         AllGather,
