@@ -226,8 +226,9 @@ Tensor Arguments::redistribute(Comm& comm, const Tensor& x, const std::optional<
   tessera::detail::RedistributeCall call{.flags = take_flags(), .problem = problem_};
   const Tensor result = tessera::detail::redistribute(comm, x, *plan, call, site);
   settle(comm, call.flags_of_all, site);
-  // The result of an operator is never its argument, nor a view of it.
-  return result.defined() && result.owner() == x.owner() ? result.clone() : result;
+  // The result of an operator is never its argument, nor a view of it; and row-major, as compiled code takes it to be.
+  const bool own = !result.defined() || (result.owner() != x.owner() && result.is_contiguous());
+  return own ? result : result.clone();
 }
 
 Plan Arguments::plan_between(Comm& comm, const Tensor& x, const Layout& from, const Layout& to, const Site& site) {

@@ -192,7 +192,7 @@ def test_export(alone):
 def test_meta_tensors_have_the_shapes_of_the_others():
     def rank_main(comm):
         sizes = [3, 0, 2]
-        x = torch.ones(5, 4)
+        x = torch.ones(4, 5).t()
 
         def results(x, mine):
             return [
@@ -209,7 +209,7 @@ def test_meta_tensors_have_the_shapes_of_the_others():
         real = results(x, x[: sizes[comm.rank]])
         calls = comm.stats()["calls"]
         meta = results(x.to("meta"), x[: sizes[comm.rank]].to("meta"))
-        assert [(t.shape, t.dtype) for t in meta] == [(t.shape, t.dtype) for t in real]
+        assert [(t.shape, t.stride(), t.dtype) for t in meta] == [(t.shape, t.stride(), t.dtype) for t in real]
         assert all(t.is_meta for t in meta) and comm.stats()["calls"] == calls
         with pytest.raises(tessera.ShapeError, match="all_gather: the size of its result is found out by the call"):
             tessera.all_gather(x.to("meta"))

@@ -379,6 +379,17 @@ def test_what_is_traced_has_the_shape_of_what_is_run(target):
         assert real == meta
 
 
+@pytest.mark.parametrize("source, target", [("S0", "S1"), ("R", "S1"), ("P(sum)", "S1"), ("S1", "S0"), ("R", "R")])
+def test_results_are_row_major_as_compiled_code_takes_them_to_be(source, target):
+    def rank_main(comm):
+        layout = tessera.Layout("x=2", source)
+        x = torch.ones(layout.box([4, 6], comm.rank)[1][::-1]).t()
+        rest = ((4, 6), layout.text, f"{target} on x=2", "", 1.0, "global", comm.torch_name)
+        assert op(x, *rest).stride() == op(x.to("meta"), *rest).stride()
+
+    tessera.run(2, rank_main)
+
+
 def test_compiled_once_for_every_size():
     comm = tessera.Comm.from_env()
     compiled = 0
