@@ -214,22 +214,47 @@ def test_a_mesh_in_another_order_is_told_to_every_rank():
 
 
 def _in_between(rank, size):
-    """What DTensor has not waited for yet, and compiled code."""
+    """What DTensor has not waited for yet."""
     mesh = init_device_mesh("cpu", (size,))
     whole = torch.arange(15.0).reshape(5, 3)
     x = distribute_tensor(whole, mesh, [Shard(0)])
     pending = x.redistribute(placements=[Replicate()], async_op=True)
     assert torch.equal(tessera.redistribute(pending, [Shard(1)]).full_tensor(), whole)
 
-    @torch.compile(backend="eager")
-    def double(x):
-        return tessera.redistribute(x * 2, [Replicate()]).to_local() + 1
 
-    assert torch.equal(double(x), whole * 2 + 1)
-
-
-def test_unfinished_and_compiled():
+def test_unfinished():
     run_ranks(2, _in_between, backend="gloo")
+
+
+def _compiled(rank, size):
+    """In one graph, with the values and gradients of eager code."""
+    mesh = DeviceMesh("cpu", [0, 1])
+    server = DeviceMesh("cpu", [1, 0])
+    whole = torch.arange(15.0).reshape(5, 3)
+    moves = [(Shard(0), Replicate(), None), (Shard(0), Shard(-1), None), (Partial(), Shard(0), None)]
+    moves += [(Partial("avg"), Replicate(), None), (Shard(0), Shard(0), None), (Shard(0), Shard(1), server)]
+    for (source, target, other), backend in zip(moves, ["eager", "aot_eager", "aot_eager"] * 2):
+
+        def step(x):
+            moved = tessera.redistribute(x * 2, [target], device_mesh=other)
+            local = moved.to_local()
+            return moved.detach(), (local * torch.cos(local.detach())).sum()
+
+        results = []
+        for run in (step, torch.compile(step, fullgraph=True, backend=backend)):
+            x = _terms(whole, mesh, [source]).detach().requires_grad_()
+            moved, loss = run(x)
+            (gradient,) = torch.autograd.grad(loss, x)
+            results.append((moved, gradient))
+        (eager, eager_gradient), (fast, fast_gradient) = results
+        assert fast.placements == eager.placements and fast.device_mesh == eager.device_mesh
+        assert fast_gradient.placements == eager_gradient.placements
+        torch.testing.assert_close(fast.to_local(), eager.to_local())
+        torch.testing.assert_close(fast_gradient.to_local(), eager_gradient.to_local())
+
+
+def test_compiled_in_one_graph():
+    run_ranks(2, _compiled, backend="gloo")
 
 
 def _again(rank, size, folder):

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, ShardOrderEntry
 from torch.distributed.tensor.placement_types import _StridedShard
+from torch.utils._python_dispatch import _disable_current_modes
 
 from . import _group, _torch
 from ._core import Layout, Mesh
@@ -140,6 +141,9 @@ _MOST_WAYS = 4096
 def _way(spec, mesh, placements, order=None):
     """Found once for each pair of specs, while the default process group lives."""
     global _ways_world
+    if torch._C._len_torch_dispatch_stack():  # where this is traced, tensors have no elements and shapes may be symbols
+        with _disable_current_modes():
+            return _find_way(spec, mesh, placements, order)
     world = _world.default_pg
     if world is None:
         raise ValueError("there is no default process group, or none any more: its ranks cannot be asked for their parts")
@@ -219,17 +223,32 @@ class _Redistribute(torch.autograd.Function):
 
 
 def redistribute(x, placements, device_mesh=None):
-    if torch.compiler.is_compiling():
-        return _outside_of_the_graph(x, placements, device_mesh)
-    way = _way(x._spec, device_mesh, tuple(placements))
+    placements = tuple(placements)
+    if torch.compiler.is_dynamo_compiling():
+        return _in_graph(x, _name_of_target(placements, device_mesh))
+    way = _way(x._spec, device_mesh, placements)
     if x.requires_grad and torch.is_grad_enabled():
         return _Redistribute.apply(x, way, here())
     return _move(x, way, here(), False)
 
 
-@torch._disable_dynamo
-def _outside_of_the_graph(x, placements, device_mesh):
-    return redistribute(x, placements, device_mesh)
+_targets = []  # of moves in graphs
+
+
+@torch.compiler.assume_constant_result
+def _name_of_target(placements, device_mesh):
+    """Dynamo passes DTensors and strings to what a graph calls, but no placements."""
+    for number, (known, mesh) in enumerate(_targets):
+        if known == placements and mesh is device_mesh:  # another one that is equal may have other groups
+            return str(number)
+    _targets.append((placements, device_mesh))
+    return str(len(_targets) - 1)
+
+
+@torch._dynamo.allow_in_graph
+def _in_graph(x, target):
+    """Dynamo does not look into it: what traces the graph later finds the operator."""
+    return redistribute(x, *_targets[int(target)])
 
 
 # ShardedTensor --------------------------------------------------------------------------------------------------------
