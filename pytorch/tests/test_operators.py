@@ -1,5 +1,7 @@
 """The operators: opcheck, make_fx, and torch.compile of gathers whose size differs at every call."""
 
+import subprocess
+import sys
 import types
 
 import numpy
@@ -215,3 +217,11 @@ def test_meta_tensors_have_the_shapes_of_the_others():
             tessera.all_gather(x.to("meta"))
 
     tessera.run(3, rank_main)
+
+
+def test_importing_does_not_load_the_compiler():
+    program = """
+import sys, tessera
+assert not {"torch._dynamo", "torch.distributed.tensor"} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -225,7 +225,8 @@ class _Redistribute(torch.autograd.Function):
 def redistribute(x, placements, device_mesh=None):
     placements = tuple(placements)
     if torch.compiler.is_dynamo_compiling():
-        return _in_graph(x, _name_of_target(placements, device_mesh))
+        target = _name_of_target(placements, device_mesh)
+        return _in_graph(x, target)
     way = _way(x._spec, device_mesh, placements)
     if x.requires_grad and torch.is_grad_enabled():
         return _Redistribute.apply(x, way, here())
@@ -235,20 +236,20 @@ def redistribute(x, placements, device_mesh=None):
 _targets = []  # of moves in graphs
 
 
-@torch.compiler.assume_constant_result
+@_group.constant
 def _name_of_target(placements, device_mesh):
-    """Dynamo passes DTensors and strings to what a graph calls, but no placements."""
-    for number, (known, mesh) in enumerate(_targets):
-        if known == placements and mesh is device_mesh:  # another one that is equal may have other groups
-            return str(number)
-    _targets.append((placements, device_mesh))
-    return str(len(_targets) - 1)
+    """Dynamo passes DTensors and strings to what a graph calls, but no placements. The rest of the name is for readers."""
+    torch._dynamo.allow_in_graph(_in_graph)  # only now: the compiler is loaded
+    number = next((i for i, known in enumerate(_targets) if known[0] == placements and known[1] is device_mesh), None)
+    if number is None:  # a mesh that is equal to a known one may have other groups
+        number = len(_targets)
+        _targets.append((placements, device_mesh))
+    return f"{number} {placements} {device_mesh or ''}"
 
 
-@torch._dynamo.allow_in_graph
 def _in_graph(x, target):
     """Dynamo does not look into it: what traces the graph later finds the operator."""
-    return redistribute(x, *_targets[int(target)])
+    return redistribute(x, *_targets[int(target.partition(" ")[0])])
 
 
 # ShardedTensor --------------------------------------------------------------------------------------------------------

@@ -149,13 +149,19 @@ def comm(group=None):
     return group if isinstance(group, Comm) else comm_of(group)
 
 
-@torch.compiler.assume_constant_result
+def constant(fn):
+    """As torch.compiler.assume_constant_result(), which loads the whole compiler: a second for who does not compile."""
+    fn._dynamo_marked_constant = True
+    return fn
+
+
+@constant
 def _process_name():
     """It is made once, and stays: compiled code may have its name in it."""
     return process_comm().torch_name
 
 
-@torch.compiler.assume_constant_result
+@constant
 def _group_name(group):
     return comm_of(group).torch_name
 
