@@ -23,6 +23,9 @@ foreach(mpi openmpi mpich)
       COMMAND_EXPAND_LISTS VERBATIM)
     add_custom_target(tessera_${mpi} ALL DEPENDS ${shim})
     install(PROGRAMS ${shim} DESTINATION ${CMAKE_INSTALL_LIBDIR}/tessera OPTIONAL)
+    if(TESSERA_PYTHON)
+      install(PROGRAMS ${shim} DESTINATION tessera/tessera COMPONENT python)  # in "tessera" beside the package's library
+    endif()
   endif()
 endforeach()
 

@@ -36,7 +36,10 @@ def meeting_place(store, name, members, rank):
 def engine_between_hosts(store, rank, size, timeout):
     """What carries messages between hosts: a Gloo group that nobody else uses. Collective."""
     if not dist.is_gloo_available():
-        raise RuntimeError("the ranks are on several hosts, and this PyTorch has no Gloo to carry messages there")
+        raise RuntimeError(
+            "the ranks are on several hosts, and this PyTorch has no Gloo to carry messages there: use one that has, or "
+            "tessera's own calls under mpirun"
+        )
     return dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, timeout)
 
 
