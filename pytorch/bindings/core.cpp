@@ -172,11 +172,17 @@ class Ranks {
   std::vector<unsigned long> threads_;
 };
 
+// Infinity is a year.
+std::chrono::nanoseconds timeout_of(double seconds) {
+  constexpr double kLongest = 365.0 * 24 * 3600;
+  if (!(seconds > 0)) throw Error(fmt::format("a timeout of {} s is not positive: give seconds, or math.inf", seconds));
+  return std::chrono::nanoseconds(static_cast<int64_t>(std::min(seconds, kLongest) * 1e9));
+}
+
 RunOptions options_of(const std::string& name, double timeout) {
   RunOptions options;
   options.name = name;
-  constexpr double kLongest = 365.0 * 24 * 3600;
-  options.timeout = std::chrono::nanoseconds(static_cast<int64_t>(std::min(timeout, kLongest) * 1e9));
+  options.timeout = timeout_of(timeout);
   return options;
 }
 
@@ -233,7 +239,7 @@ void bind_comm(nb::module_& m) {
       .def_prop_ro("name", &Comm::name)
       .def_prop_rw(
           "timeout", [](const Comm& comm) { return std::chrono::duration<double>(comm.timeout()).count(); },
-          [](Comm& comm, double seconds) { comm.set_timeout(std::chrono::nanoseconds(int64_t(seconds * 1e9))); })
+          [](Comm& comm, double seconds) { comm.set_timeout(timeout_of(seconds)); })
       .def(
           "barrier", [](Comm& comm, const Place& site) { comm.barrier(site_of(site)); },
           nb::call_guard<nb::gil_scoped_release>())

@@ -35,9 +35,11 @@ DType dtype_of_torch(at::ScalarType type) {
   for (const auto& [ours, theirs] : kDTypes) {
     if (theirs == type) return ours;
   }
+  const size_t bytes = c10::elementSize(type);
+  const char* const same = bytes == 1 ? "uint8" : bytes == 2 ? "int16" : bytes == 4 ? "int32" : "int64";
   throw DTypeError(
-      fmt::format("{} has no counterpart in tessera: view it as a dtype of the same width, as int32 or uint8",
-                  c10::toString(type)));
+      fmt::format("{} has no counterpart in tessera: to move it, view it as one of its width, x.view(torch.{})",
+                  c10::toString(type), same));
 }
 
 at::ScalarType dtype_of_tessera(DType dtype) {

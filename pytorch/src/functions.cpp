@@ -24,7 +24,7 @@ std::string_view text(GradReduce grad) {
 }
 
 // Autograd wants a tensor on every rank.
-at::Tensor or_nothing(const at::Tensor& x) { return x.defined() ? x : at::empty({0}); }
+at::Tensor or_nothing(const at::Tensor& x) { return x.defined() ? x : at::empty({}); }
 
 GatheredTorch gathered(std::tuple<at::Tensor, at::Tensor>&& pair) {
   return {std::move(std::get<0>(pair)), std::move(std::get<1>(pair))};

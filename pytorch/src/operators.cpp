@@ -96,14 +96,14 @@ at::Tensor broadcast(const at::Tensor& x, bool given, int64_t root, OptionalShap
   });
 }
 
-// On other ranks than the root x only stands for a tensor, too.
+// On other ranks than the root x only stands for a tensor, too; one without a dimension stands for none on the root.
 Pair scatter(const at::Tensor& x, int64_t root, int64_t dim, const OptionalTensor& sizes, OptionalShape,
              std::string_view name) {
   return guarded([&] {
     Comm comm = torch_comm(name);
     Arguments in;
     Scatter op{.root = root, .dim = dim};
-    if (comm.rank() == root) op.x = in.tensor(x), op.sizes = in.sizes(sizes, "sizes");
+    if (comm.rank() == root && x.dim() > 0) op.x = in.tensor(x), op.sizes = in.sizes(sizes, "sizes");
     return pair_of(in.run(comm, std::move(op)));
   });
 }

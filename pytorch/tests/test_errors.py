@@ -1,5 +1,6 @@
 """Errors as Python sees them: their classes, the line they name, and that every rank gets them."""
 
+import math
 import os
 import signal
 import subprocess
@@ -73,7 +74,38 @@ def test_an_error_in_backward_names_the_line_of_the_forward():
     assert f"test_errors.py:{lines[0]}" in str(errors[0]) and "reduce_scatter" in str(errors[0])
 
 
-@pytest.mark.parametrize("sizes", [[2, 1], [1, 1, 1], [3, 3], [-1, 4]])
+@pytest.mark.parametrize("x", [None, 1.0, "text", [[1.0]], {"a": 1}], ids=str)
+@pytest.mark.parametrize("call", [tessera.all_gather, tessera.reduce_scatter, tessera.gather], ids=lambda f: f.__name__)
+def test_what_is_no_tensor(call, x):
+    with pytest.raises(TypeError, match="neither a tensor nor an array"):
+        call(x)
+
+
+def test_a_root_that_has_nothing_to_cut():
+    for call in (tessera.scatter, tessera.broadcast):
+        errors = raised(2, lambda comm: call(None))
+        assert all(isinstance(error, tessera.ShapeError) for error in errors)
+        assert "rank  0" in str(errors[1]) and "x is undefined on the root" in str(errors[1])
+
+
+def test_a_dtype_that_tessera_has_not():
+    errors = raised(2, lambda comm: tessera.all_gather(torch.ones(2, dtype=torch.uint16 if comm.rank else torch.int16)))
+    assert all(isinstance(error, tessera.DTypeError) and "x.view(torch.int16)" in str(error) for error in errors)
+
+
+def test_timeouts():
+    def rank_main(comm):
+        comm.timeout = math.inf
+        assert 1e6 < comm.timeout < math.inf
+        for wrong in (0, -1, math.nan):
+            with pytest.raises(tessera.Error, match="is not positive"):
+                comm.timeout = wrong
+        tessera.barrier()
+
+    tessera.run(2, rank_main, timeout=math.inf)
+
+
+@pytest.mark.parametrize("sizes", [[2, 1], [1, 1, 1], [3, 3], [-1, 4], [2.5, 2.5], [], 2])
 def test_wrong_sizes_are_refused(sizes):
     errors = raised(2, lambda comm: tessera.all_gather(torch.ones(2), sizes=sizes))
     assert all(isinstance(error, tessera.ShapeError) for error in errors)

@@ -332,6 +332,9 @@ def test_a_sharded_tensor():
             x.redistribute("S0,S1" if comm.rank == 1 else "R")
         with pytest.raises(tessera.Error, match="convention"):
             x.redistribute("R", convention="mine")
+        for make in (tessera.ShardedTensor, tessera.ShardedTensor.from_local):
+            with pytest.raises(tessera.ShapeError, match="the mesh x=4 has rank 3, the communicator only 3 ranks"):
+                make(torch.ones(1, 4), tessera.Layout("x=4", "S0"), (4, 4))
         with pytest.raises(TypeError, match="knows no layout"):
             tessera.redistribute(rows, "S1")
 

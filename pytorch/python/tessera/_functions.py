@@ -20,20 +20,31 @@ def _ops():
 def _sizes(sizes):
     if sizes is None or isinstance(sizes, torch.Tensor):
         return sizes
-    return torch.tensor(sizes, dtype=torch.int64)
+    return torch.tensor(sizes)  # as whatever they are: the operator tells every rank of those that are no integers
 
 
-def _face(fn):
-    """fn for tensors, lists and None; its namesake in tessera.arrays for NumPy arrays and the like."""
-    other = getattr(arrays, fn.__name__)
+def _face(*others):
+    """For tensors and the other types the function; its namesake in tessera.arrays for NumPy arrays and the like."""
+    types = (torch.Tensor, *others)
 
-    @functools.wraps(fn)
-    def face(x, *args, **named):
-        if x is None or isinstance(x, (torch.Tensor, list, tuple)):
-            return fn(x, *args, **named)
-        return other(x, *args, **named)
+    def decorate(fn):
+        namesake = getattr(arrays, fn.__name__)
 
-    return face
+        @functools.wraps(fn)
+        def face(x, *args, **named):
+            if isinstance(x, types):
+                return fn(x, *args, **named)
+            if not hasattr(x, "__dlpack__"):
+                raise TypeError(f"{fn.__name__}: x is a {type(x).__name__}, neither a tensor nor an array")
+            return namesake(x, *args, **named)
+
+        return face
+
+    return decorate
+
+
+_lists = list, tuple
+_none = type(None)
 
 
 def _rows(x):
@@ -52,7 +63,7 @@ def _plain(xs):
     ) and all(type(x) in (torch.Tensor, torch.nn.Parameter) for x in xs)
 
 
-@_face
+@_face(*_lists)
 def all_gather(x, dim=0, sizes=None, *, group=None, grad="sum"):
     """Every rank's x, concatenated along dim, and their sizes along it. Only dim may differ between ranks. Of a list,
     the results for each, with one agreement for all."""
@@ -63,19 +74,19 @@ def all_gather(x, dim=0, sizes=None, *, group=None, grad="sum"):
     return _ops().all_gather(_rows(x), dim, _sizes(sizes), None, grad, 1.0, name_of(group))
 
 
-@_face
+@_face()
 def gather_sizes(x, dim=0, *, group=None):
     """Every rank's extent along dim. Moves no elements."""
     return _ops().gather_sizes(_rows(x), dim, name_of(group))
 
 
-@_face
+@_face()
 def reduce_scatter(x, dim=0, sizes=None, *, op="sum", group=None):
     """The ranks' x combined; each rank keeps its cut along dim: that of the sizes, or of torch.chunk."""
     return _ops().reduce_scatter(_rows(x), dim, _sizes(sizes), None, op, 1.0, name_of(group))
 
 
-@_face
+@_face(*_lists)
 def all_reduce(x, op="sum", *, group=None):
     """The ranks' x combined, on every rank. Of a list, the results for each, with one agreement for all."""
     if isinstance(x, (list, tuple)):
@@ -85,19 +96,19 @@ def all_reduce(x, op="sum", *, group=None):
     return _ops().all_reduce(x, op, 1.0, name_of(group))
 
 
-@_face
+@_face()
 def all_to_all(x, split_dim, concat_dim, sizes=None, *, group=None):
     """From a cut along concat_dim to one along split_dim; with the sizes along concat_dim."""
     return _ops().all_to_all(x, split_dim, concat_dim, _sizes(sizes), None, None, name_of(group))
 
 
-@_face
+@_face()
 def all_to_all_v(x, send_sizes, recv_sizes=None, dim=0, *, group=None):
     """send_sizes[r] rows of x go to rank r; what came, by sender, and how much from each."""
     return _ops().all_to_all_v(_rows(x), _sizes(send_sizes), _sizes(recv_sizes), dim, None, name_of(group))
 
 
-@_face
+@_face(_none)
 def broadcast(x, root=0, *, group=None):
     """The root's x on every rank. Other ranks give None, or a tensor of that shape, which is only looked at."""
     name = name_of(group)
@@ -106,25 +117,25 @@ def broadcast(x, root=0, *, group=None):
     return _ops().broadcast(x, True, root, None, 1.0, name)
 
 
-@_face
+@_face(_none)
 def scatter(x, root=0, dim=0, sizes=None, *, group=None):
     """Each rank's cut of the root's x along dim, and the sizes of all cuts. Other ranks give None."""
-    return _ops().scatter(torch.empty(0) if x is None else _rows(x), root, dim, _sizes(sizes), None, name_of(group))
+    return _ops().scatter(torch.empty(()) if x is None else _rows(x), root, dim, _sizes(sizes), None, name_of(group))
 
 
-@_face
+@_face()
 def gather(x, root=0, dim=0, *, group=None):
     """Every rank's x, concatenated along dim, on the root; elsewhere an empty tensor. With the sizes of all."""
     return _ops().gather(_rows(x), root, dim, None, None, name_of(group))
 
 
-@_face
+@_face()
 def reduce(x, root=0, op="sum", *, group=None):
     """The ranks' x combined, on the root; elsewhere an empty tensor."""
     return _ops().reduce(x, root, op, 1.0, name_of(group))
 
 
-@_face
+@_face()
 def split(x, dim, sizes, *, group=None):
     """This rank's cut of an x that every rank has whole: a view. Local; its gradient is zero elsewhere."""
     x = _rows(x)

@@ -26,6 +26,7 @@ class ShardedTensor:
         self.comm = comm_of(group)
         self.device_mesh = device_mesh  # of the DTensor that it comes from
         self.local = local
+        _check_ranks(self.layout.mesh, self.comm.size)
         wrong = _misfit(self.layout, self.shape, self.comm.rank, local.shape)
         if wrong is not None:
             raise ShapeError(wrong)
@@ -128,6 +129,7 @@ def _shapes_of_all(local, shape, comm):
 
 def _agreed_shape(local, layout, shape, comm):
     locals_, wholes = _shapes_of_all(local, shape, comm)
+    _check_ranks(layout.mesh, comm.size)
     if shape is None:
         shape = _whole_shape(layout, locals_)
     for rank, whole in enumerate(wholes):
@@ -144,11 +146,14 @@ def _agreed_shape(local, layout, shape, comm):
     return shape
 
 
+def _check_ranks(mesh, size):
+    if max(mesh.ranks) >= size:
+        raise ShapeError(f"the mesh {mesh} has rank {max(mesh.ranks)}, the communicator only {size} ranks")
+
+
 def _whole_shape(layout, parts):
     """A dimension that is cut is as long as its pieces together."""
     mesh = layout.mesh
-    if max(mesh.ranks) >= len(parts):
-        raise ShapeError(f"the mesh {mesh} has rank {max(mesh.ranks)}, the communicator only {len(parts)} ranks")
     origin = [int(p[3:-1]) if p.startswith("At(") else 0 for p in layout.placements]
     shape = list(parts[mesh.rank_at(origin)])
     for dim, axes, _ in layout.cuts:

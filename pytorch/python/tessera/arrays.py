@@ -3,6 +3,8 @@
 NumPy arrays give NumPy arrays; all else gives an object with __dlpack__. Sizes are lists.
 """
 
+import operator
+
 from . import _core
 from ._comm import process_comm, thread_comm
 from ._errors import ShapeError
@@ -39,7 +41,7 @@ def _out(array, like):
 
 
 def _list(sizes):
-    return [] if sizes is None else [int(size) for size in sizes]
+    return [] if sizes is None else [operator.index(size) for size in sizes]
 
 
 def _pair(result, like):
