@@ -61,9 +61,12 @@ def _create(options, _):
 def _takes_over(tensor, mesh, mesh_dim, tracing):
     """The backend of the mesh's group along that dimension; None: PyTorch's own operators are to see the tensor."""
     # Else it is traced, fake or a subclass of another kind; and a mode counts or records operators, and finds them there.
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.device.type != "cpu" or tensor.requires_grad:
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.device.type != "cpu":
         return None
     if tracing or torch._C._len_torch_dispatch_stack() > 0:
+        return None
+    # DTensor moves parts with gradients off, and only some ranks' parts may say that they require one.
+    if tensor.requires_grad and torch.is_grad_enabled():
         return None
     try:
         backend = mesh.get_group(mesh_dim)._get_backend(tensor.device)
