@@ -285,7 +285,8 @@ at::Tensor to_tensor(const Sizes& sizes) {
 
 at::Tensor copy_of_sizes(const at::Tensor& sizes) {
   using c10::DispatchKey;
-  constexpr c10::DispatchKeySet kPlain({DispatchKey::CPU, DispatchKey::ADInplaceOrView, DispatchKey::AutogradCPU});
+  constexpr c10::DispatchKeySet kPlain(
+      {DispatchKey::CPU, DispatchKey::ADInplaceOrView, DispatchKey::AutogradCPU, DispatchKey::AutocastCPU});
   const bool seen = c10::impl::dispatch_mode_enabled() || c10::impl::tls_is_dispatch_key_included(DispatchKey::Tracer);
   const bool plain = kPlain.isSupersetOf(sizes.key_set()) && sizes.scalar_type() == at::kLong && sizes.is_contiguous();
   if (seen || !plain) return sizes.clone();

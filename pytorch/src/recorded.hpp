@@ -22,10 +22,9 @@ double linear(std::string_view op, double factor, std::string_view comm, const c
 
 class Adjoint : public autograd::Node {
  public:
-  Adjoint(std::string name, Site site, Backward backward)
-      : name_(std::move(name)), site_(site), backward_(std::move(backward)) {}
+  Adjoint(const char* name, Site site, Backward backward) : name_(name), site_(site), backward_(std::move(backward)) {}
 
-  std::string name() const override { return "tessera::" + name_ + "_backward"; }
+  std::string name() const override { return fmt::format("tessera::{}_backward", name_); }
   autograd::variable_list apply(autograd::variable_list&& grads) override {
     // Every rank takes part, also where its own loss does not depend on the result.
     const at::Tensor grad = grads[0].defined() ? grads[0] : input_metadata(0).zeros_like();
@@ -34,7 +33,7 @@ class Adjoint : public autograd::Node {
   }
 
  private:
-  const std::string name_;
+  const char* const name_;  // a literal
   const Site site_;
   const Backward backward_;
 };
