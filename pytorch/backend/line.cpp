@@ -1,6 +1,13 @@
 #include "line.hpp"
 
 namespace tessera::backend {
+namespace {
+
+constexpr std::chrono::microseconds kSoon{200};  // for one who starts a call and does little before he waits for it
+constexpr std::chrono::milliseconds kNap{1};
+constexpr int kNaps = 50;  // without a call, before a worker sleeps until it is woken
+
+}  // namespace
 
 Line::~Line() {
   {
@@ -12,10 +19,12 @@ Line::~Line() {
 }
 
 void Line::start(c10::intrusive_ptr<Call> call) {
+  call->set_started();
   std::lock_guard lock(guard_);
   waiting_.push_back(std::move(call));
+  ++started_;
   have_worker();
-  came_.notify_one();
+  if (napping_ == 0) came_.notify_one();
 }
 
 void Line::have_worker() {
@@ -23,15 +32,18 @@ void Line::have_worker() {
 }
 
 void Line::run(const c10::intrusive_ptr<Call>& call) {
-  {
-    std::lock_guard lock(guard_);
-    waiting_.push_back(call);
-  }
-  help(*call);
+  std::unique_lock lock(guard_);
+  waiting_.push_back(call);
+  see_through(lock, *call);
 }
 
 void Line::help(const Call& call) {
   std::unique_lock lock(guard_);
+  if (const auto age = call.age()) waited_for_soon_ = *age < kSoon;
+  see_through(lock, call);
+}
+
+void Line::see_through(std::unique_lock<std::mutex>& lock, const Call& call) {
   while (!call.done()) {
     if (!busy_ && !waiting_.empty()) {
       run_next(lock);
@@ -60,9 +72,24 @@ void Line::work_off() {
   std::unique_lock lock(guard_);
   while (true) {
     came_.wait(lock, [&] { return closing_ || (!busy_ && !waiting_.empty()); });
-    if (!busy_ && !waiting_.empty()) run_next(lock, true);
-    else if (closing_ && waiting_.empty()) return;
+    if (closing_ && waiting_.empty()) return;
+    if (waited_for_soon_) nap(lock);
+    if (busy_ || waiting_.empty()) continue;
+    waited_for_soon_ = false;
+    run_next(lock, true);
   }
+}
+
+// Returns when a call was left alone, or nothing has come for a while.
+void Line::nap(std::unique_lock<std::mutex>& lock) {
+  ++napping_;
+  for (int quiet = 0; waited_for_soon_ && !closing_ && quiet < kNaps; ++quiet) {
+    const uint64_t before = started_;
+    came_.wait_for(lock, kNap);
+    if (started_ != before) quiet = 0;
+    if (!busy_ && !waiting_.empty() && waiting_.front()->age() >= kSoon) break;
+  }
+  --napping_;
 }
 
 void Line::run_next(std::unique_lock<std::mutex>& lock, bool by_worker) {
@@ -98,6 +125,11 @@ bool Call::wait(std::chrono::milliseconds timeout) {
 bool Call::done() const {
   std::lock_guard lock(mutex_);
   return completed_;
+}
+
+std::optional<std::chrono::nanoseconds> Call::age() const {
+  if (!started_) return std::nullopt;
+  return std::chrono::steady_clock::now() - *started_;
 }
 
 void Call::run() {

@@ -1,11 +1,13 @@
 // The calls of one group, one after another.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -21,7 +23,9 @@ c10::intrusive_ptr<c10::ivalue::Future> new_future();
 void settle(c10::ivalue::Future& future, const std::vector<at::Tensor>& outputs, const std::exception_ptr& error);
 
 // Runs calls in the order in which they came: a started one on the line's own thread, or on that of whoever waits for it
-// first, which saves the way there and back. Thread safety: every function may be called from any thread.
+// first, which saves the way there and back. While calls are waited for as soon as they are started, as DTensor does, the
+// own thread is not even woken: it looks now and then whether one was left to it. Thread safety: every function may be
+// called from any thread.
 class Line {
  public:
   ~Line();
@@ -36,7 +40,9 @@ class Line {
 
  private:
   void work_off();
+  void nap(std::unique_lock<std::mutex>& lock);
   void run_next(std::unique_lock<std::mutex>& lock, bool by_worker = false);
+  void see_through(std::unique_lock<std::mutex>& lock, const Call& call);
   void have_worker();
 
   std::mutex guard_;
@@ -44,6 +50,9 @@ class Line {
   std::deque<c10::intrusive_ptr<Call>> waiting_;
   bool busy_ = false;
   bool closing_ = false;
+  bool waited_for_soon_ = false;  // the call that was last waited for, or left to a worker
+  int napping_ = 0;               // workers that look by themselves
+  uint64_t started_ = 0;
   int watching_ = 0;                  // threads that wait for went_
   std::vector<std::thread> workers_;  // one, and more while callbacks of futures keep the others
   size_t kept_ = 0;                   // workers in callbacks
@@ -64,11 +73,15 @@ class Call : public c10d::Work {
   bool take_telling();
   void tell() { settle(*future_, outputs_, exception_); }
   bool done() const;
+  // Since start(); of a call that was not started, none.
+  std::optional<std::chrono::nanoseconds> age() const;
+  void set_started() { started_ = std::chrono::steady_clock::now(); }
 
  private:
   std::vector<at::Tensor> outputs_;
   std::function<void()> body_;
   std::weak_ptr<Line> line_;
+  std::optional<std::chrono::steady_clock::time_point> started_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;  // where somebody asked for it
   bool settled_ = false;                            // the future has the result
 };

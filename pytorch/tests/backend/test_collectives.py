@@ -1,6 +1,7 @@
 """Every collective of c10d over tessera, beside the same one over Gloo in the same processes."""
 
 import random
+import time
 
 import pytest
 import torch
@@ -307,6 +308,23 @@ def _strange_tensors(rank, size):
     dist.barrier()
 
 
+def _left_alone(rank, size):
+    """Calls that are waited for at once; after these one that nobody waits for, and one that only its future has."""
+    for _ in range(20):
+        dist.all_reduce(torch.ones(3), async_op=True).wait()
+    x = torch.ones(3)
+    work, end = dist.all_reduce(x, async_op=True), time.monotonic() + 30
+    while not work.is_completed() and time.monotonic() < end:
+        time.sleep(0.001)
+    assert work.is_completed()
+    equal(x, torch.full((3,), float(size)))
+    for _ in range(20):
+        dist.all_reduce(torch.ones(3), async_op=True).wait()
+    x = torch.ones(3)
+    dist.all_reduce(x, async_op=True).get_future().wait()
+    equal(x, torch.full((3,), float(size)))
+
+
 def _shared_memory(rank, size):
     group = dist.group.WORLD._get_backend(torch.device("cpu"))
     assert group.supports_tensor_alloc(torch.device("cpu"))
@@ -326,7 +344,7 @@ def _shared_memory(rank, size):
     [
         _broadcast, _all_reduce, _averages, _reduce, _all_gather, _into_tensor, _coalesced, _reduce_scatter,
         _all_to_all, _gather_and_scatter, _objects, _messages, _futures, _two_groups_in_any_order, _sub_groups,
-        _strange_tensors, _shared_memory,
+        _strange_tensors, _left_alone, _shared_memory,
     ],
     ids=lambda fn: fn.__name__.strip("_"),
 )  # fmt: skip
