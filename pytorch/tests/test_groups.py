@@ -1,17 +1,20 @@
 """Groups of other backends: torch.distributed on Gloo, and tessera's calls on its groups."""
 
+import contextlib
+import io
 import os
 import subprocess
 import sys
-import tempfile
 import textwrap
 
 import pytest
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "backend"))
+from ranks import run_ranks  # noqa: E402 - its folder comes first
+
 BEGIN = """
 import datetime, os, sys, warnings
 import torch, torch.distributed as dist, tessera
-rank, size, store = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 def start(name="", seconds=60, backend="gloo"):
     dist.init_process_group(backend, init_method="file://" + store + name, rank=rank, world_size=size,
                             timeout=datetime.timedelta(seconds=seconds))
@@ -19,26 +22,23 @@ start()
 """
 
 
-def on_gloo(ranks, program, timeout=180):
+def _run(rank, size, folder, program):
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(program, {"rank": rank, "size": size, "store": os.path.join(folder, "store")})
+    return printed.getvalue()
+
+
+@pytest.fixture
+def on_gloo(tmp_path):
     """What each process printed; all must end well."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-c", BEGIN + textwrap.dedent(program)]
-        processes = [
-            subprocess.Popen(
-                [*command, str(rank), str(ranks), os.path.join(folder, "store")],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-            for rank in range(ranks)
-        ]
-        printed = [process.communicate(timeout=timeout)[0] for process in processes]
-    assert all(process.returncode == 0 for process in processes), "\n".join(printed)
-    return printed
+    return lambda ranks, program: run_ranks(
+        ranks, _run, str(tmp_path), BEGIN + textwrap.dedent(program), backend=None, limit_s=180
+    )
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_the_world(ranks):
+def test_the_world(on_gloo, ranks):
     on_gloo(
         ranks,
         """
@@ -54,7 +54,16 @@ def test_the_world(ranks):
     )
 
 
-def test_a_group_of_some_and_the_world_again():
+def test_programs_that_just_end(tmp_path):
+    """Python ends them while their group and its communicator are there."""
+    program = "import sys\nrank, size, store = int(sys.argv[1]), 2, sys.argv[2]\n" + BEGIN
+    program += "assert tessera.all_reduce(torch.tensor(1)).item() == 2"
+    command = [sys.executable, "-c", program]
+    ranks = [subprocess.Popen([*command, str(rank), str(tmp_path / "store")]) for rank in range(2)]
+    assert [rank.wait(timeout=180) for rank in ranks] == [0, 0]
+
+
+def test_a_group_of_some_and_the_world_again(on_gloo):
     on_gloo(
         4,
         """
@@ -71,7 +80,7 @@ def test_a_group_of_some_and_the_world_again():
     )
 
 
-def test_beside_the_groups_own_calls():
+def test_beside_the_groups_own_calls(on_gloo):
     """Both kinds of calls, one after the other, and the drop-in for a copied file."""
     on_gloo(
         3,
@@ -91,7 +100,7 @@ def test_beside_the_groups_own_calls():
     )
 
 
-def test_ranks_that_disagree_hear_the_same():
+def test_ranks_that_disagree_hear_the_same(on_gloo):
     printed = on_gloo(
         2,
         """
@@ -106,26 +115,29 @@ def test_ranks_that_disagree_hear_the_same():
     assert printed[0] == printed[1] and "dim 1 is 4, rank 0 has 3" in printed[0], printed
 
 
-def test_a_rank_that_does_not_come_is_named():
+def test_a_rank_that_does_not_come_is_named(on_gloo):
     printed = on_gloo(
         2,
         """
         dist.destroy_process_group()
         start("late", seconds=3)
+        gone = store + "gone"
         if rank == 0:
             try:
                 tessera.all_gather(torch.zeros(2))
             except TimeoutError as error:
                 print(error)
+            open(gone, "w").close()
         else:
             import time
-            time.sleep(6)
+            while not os.path.exists(gone):
+                time.sleep(0.01)
         """,
     )
     assert "rank 1 of 2 did not come" in printed[0], printed
 
 
-def test_numpy_arrays_go_to_the_same_ranks():
+def test_numpy_arrays_go_to_the_same_ranks(on_gloo):
     on_gloo(
         2,
         """
@@ -139,7 +151,7 @@ def test_numpy_arrays_go_to_the_same_ranks():
     )
 
 
-def test_what_is_local_waits_for_nobody():
+def test_what_is_local_waits_for_nobody(on_gloo):
     on_gloo(
         2,
         """
@@ -154,7 +166,7 @@ def test_what_is_local_waits_for_nobody():
     )
 
 
-def test_a_first_call_that_is_compiled():
+def test_a_first_call_that_is_compiled(on_gloo):
     on_gloo(
         2,
         """
@@ -167,7 +179,7 @@ def test_a_first_call_that_is_compiled():
     )
 
 
-def test_gradients_that_differ_and_sizes_that_are_reused():
+def test_gradients_that_differ_and_sizes_that_are_reused(on_gloo):
     on_gloo(
         2,
         """
@@ -193,7 +205,7 @@ def test_gradients_that_differ_and_sizes_that_are_reused():
     )
 
 
-def test_the_tessera_backend_and_its_futures():
+def test_the_tessera_backend_and_its_futures(on_gloo):
     """A callback may make calls of its own, as PowerSGD's does; the group's timeout is that of tessera's calls too."""
     on_gloo(
         2,

@@ -84,6 +84,8 @@ def run_ranks(size, fn, *args, backend="tessera", timeout_s=60.0, limit_s=150.0,
                 process.join()
     wrong = [f"rank {r}:\n{error}" for r, (error, _) in sorted(reports.items()) if error is not None]
     wrong += [f"rank {r}: no report, exit code {ranks[r].exitcode}" for r in sorted(expected - set(reports))]
+    ended_badly = [r for r in sorted(expected & set(reports)) if ranks[r].exitcode != 0]
+    wrong += [f"rank {r}: exit code {ranks[r].exitcode} after its report" for r in ended_badly]
     if wrong:
         raise RankFailed("\n".join(wrong))
     return [reports[r][1] if r in reports else None for r in range(size)]
