@@ -5,17 +5,19 @@ import importlib
 import importlib.metadata
 import inspect
 import os
-import subprocess
 import sys
 import warnings
 
 import compat_cases
 import pytest
+import seeds_on_gloo
 import tessera
 import torch
 from tessera.compat import _gather, mirasol, musiclm, spear_tts, st_moe
 
-HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "backend"))
+from ranks import run_ranks  # noqa: E402 - its folder comes first
+
 MODULES = {"st_moe": st_moe, "mirasol": mirasol, "musiclm": musiclm, "spear_tts": spear_tts}
 
 
@@ -42,9 +44,7 @@ def no_warnings():
 def on_gloo(world, folder):
     """What the original files give, by rank."""
     out = os.path.join(folder, f"seeds{world}")
-    command = [sys.executable, os.path.join(HERE, "seeds_on_gloo.py")]
-    ranks = [subprocess.Popen([*command, str(r), str(world), out + ".store", out]) for r in range(world)]
-    assert [rank.wait(timeout=300) for rank in ranks] == [0] * world
+    run_ranks(world, seeds_on_gloo.save_outcomes, out, backend="gloo", limit_s=300)
     return [torch.load(f"{out}.{r}") for r in range(world)]
 
 
@@ -99,8 +99,6 @@ def test_as_the_original(package, world, folder):
 @needs_seeds
 @pytest.mark.parametrize("package", compat_cases.PACKAGES)
 def test_names_and_signatures(package):
-    import seeds_on_gloo
-
     original = seeds_on_gloo.load(package, supply=False)
     own = {
         name: value
@@ -223,8 +221,6 @@ def test_one_warning_names_the_remedy():
 @needs_seeds
 def test_what_the_originals_do_instead():
     """Beside the tests above: where these fail, the originals have been mended."""
-    import seeds_on_gloo
-
     assert seeds_on_gloo.load("musiclm").AllGather(0).is_distributed is False  # and stays so
     for package in ("mirasol", "musiclm", "spear_tts"):  # as shipped, every call fails: a name that is nowhere
         assert not hasattr(seeds_on_gloo.load(package, supply=False), "exists")
