@@ -19,9 +19,9 @@ forked_process = _context.Process
 
 
 def preload(*modules):
-    """From now on the server has imported these too."""
+    """From now on the server has imported these too. Before the first test it need not be started again for that."""
     forkserver._forkserver._stop()
-    _context.set_forkserver_preload(["torch.distributed.tensor", "tessera.backend", *modules])
+    _context.set_forkserver_preload(["torch.distributed.tensor", "tessera.backend", "pytest", *modules])
 
 
 preload()

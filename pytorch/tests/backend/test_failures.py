@@ -192,10 +192,11 @@ def test_groups_of_one_name_and_other_members_meet(tmp_path, backend):
 
 
 TORCHRUN_PROGRAM = """
+import os
 import torch
 import torch.distributed as dist
 
-import tessera.backend
+import tessera
 from torch.distributed.tensor import _collective_utils, placement_types
 
 assert placement_types.shard_dim_alltoall is _collective_utils.shard_dim_alltoall
@@ -206,11 +207,17 @@ for i in range(3):  # the agent's store keeps what was said the first time
     dist.all_reduce(t)
     assert t.tolist() == [1.0 + 2 * i] * 4, t
     dist.destroy_process_group()
-print("fine", flush=True)
+os.environ["TESSERA_HOSTS"] = "2"
+dist.init_process_group("tessera")
+x = torch.ones(30_000)
+dist.all_reduce(x)
+assert tessera.all_reduce(x, group=dist.new_group(backend="gloo"))[0] == 4
+print("fine", flush=True)  # and nobody destroys the groups
 """
 
 
 def test_torchrun_and_again_with_the_same_store(tmp_path):
+    """At last as on two hosts, and without destroying the groups: what a start of torchrun takes is paid once."""
     program = tmp_path / "program.py"
     program.write_text(TORCHRUN_PROGRAM)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(program)]

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 
@@ -219,25 +217,3 @@ def _redistributed(rank, size):
 @pytest.mark.parametrize("backend", ["tessera", "gloo"])
 def test_redistribute(backend):
     run_ranks(5, _redistributed, backend=backend, hosts=2)
-
-
-NOBODY_SAYS_GOODBYE = """
-import torch
-import torch.distributed as dist
-import tessera
-
-dist.init_process_group("tessera")
-x = torch.ones(30_000)
-dist.all_reduce(x)
-assert tessera.all_reduce(x, group=dist.new_group(backend="gloo"))[0] == 4
-print("fine", flush=True)
-"""
-
-
-def test_a_program_may_end_without_destroying_its_groups(tmp_path):
-    program = tmp_path / "program.py"
-    program.write_text(NOBODY_SAYS_GOODBYE)
-    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    environment = {**os.environ, "TESSERA_HOSTS": "2"}
-    done = subprocess.run([*run, str(program)], capture_output=True, text=True, timeout=120, env=environment)
-    assert done.returncode == 0 and done.stdout.count("fine") == 2, done.stderr

@@ -23,13 +23,10 @@ from torch.testing._internal.distributed import distributed_test  # noqa: E402
 WANTED = re.compile(r"test_(all_|broadcast|reduce|gather|scatter|barrier|send|isend|irecv|recv|batch|Distributed.*CPU)")
 ELSEWHERE = re.compile("cuda|nccl|gpu", re.IGNORECASE)
 
+preload(distributed_test.__name__)
+
 
 class C10d(distributed_test.TestDistBackend, distributed_test.DistributedTest._DistTestBase):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        preload(distributed_test.__name__)
-
     def setUp(self):
         super().setUp()
         # The server that forks the ranks has the environment of its own start; a test has folders of its own.
