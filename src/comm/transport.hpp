@@ -117,7 +117,7 @@ class Transport {
 
   // How many bytes of such tensors travel best within the record. `alike`: to be the same on all ranks, wherever their
   // tensors lie.
-  virtual size_t inline_bytes(const Tensor& /*tensor*/, bool /*alike*/) const { return 2048; }
+  virtual size_t inline_bytes(const Tensor& tensor, bool alike) const = 0;
 
   // New memory, of the kind that peers read best.
   virtual Tensor allocate(DType dtype, const Dims& shape) { return Tensor::empty(dtype, shape); }

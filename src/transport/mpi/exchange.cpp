@@ -10,7 +10,7 @@
 namespace tessera::mpi {
 namespace {
 
-constexpr size_t kFirstBytes = 4096;  // of a record, with its head: few are longer
+constexpr size_t kFirstBytes = 16384;  // of a record, with its head: few are longer
 constexpr uint64_t kMostRecordBytes = uint64_t{1} << 30;
 
 // How long one who has waited in vain hears who else has.

@@ -21,7 +21,7 @@ class HostedTransport : public Transport {
   Handle handle_of(const Tensor& tensor, bool written) override { return host_->handle_of(tensor, written); }
   Tensor allocate(DType dtype, const Dims& shape) override { return host_->allocate(dtype, shape); }
   size_t inline_bytes(const Tensor& tensor, bool alike) const override {
-    return is_alone() ? host_->inline_bytes(tensor, alike) : Transport::inline_bytes(tensor, alike);
+    return is_alone() ? host_->inline_bytes(tensor, alike) : wide_->inline_bytes(tensor, alike);
   }
   bool takes_payload(size_t bytes) const override { return is_alone() && host_->takes_payload(bytes); }
   void exchange(const Saying& mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
