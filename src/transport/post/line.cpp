@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kHeads = 0, kBodies = 1;  // channels
 // All but pieces of tensors is shorter.
-constexpr int64_t kInlineBytes = 8192;
+constexpr int64_t kInlineBytes = 16384;
 constexpr size_t kPacketBytes = sizeof(Head) + kInlineBytes;
 // Receives of heads that are posted before they are needed: what comes need not wait for them.
 constexpr int kPosted = 4;
