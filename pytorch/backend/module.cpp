@@ -120,9 +120,9 @@ PYBIND11_MODULE(_backend, module) {
       "Collective. `make_engine` makes the backend that carries messages between hosts, where there are several.");
   module.def("carrier", carrier_capsule, py::arg("engine"));
   module.def(
-      "set_library_folders",
-      [](const py::object& folders) {
-        if (!tessera::python::set_library_folders(folders.ptr())) throw py::error_already_set();
+      "set_library_paths",
+      [](const py::object& paths) {
+        if (!tessera::python::set_library_paths(paths.ptr())) throw py::error_already_set();
       },
-      py::arg("folders"), "Their files are not the user's.");
+      py::arg("paths"), "Files whose names begin with one of these are not the user's.");
 }

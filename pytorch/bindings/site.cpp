@@ -8,9 +8,9 @@
 namespace tessera::python {
 namespace {
 
-std::vector<std::string>& library_folders() {
-  static std::vector<std::string> folders;
-  return folders;
+std::vector<std::string>& library_paths() {
+  static std::vector<std::string> paths;
+  return paths;
 }
 
 // The name of a file for as long as the process lives. Both caches are guarded by the GIL.
@@ -42,15 +42,14 @@ bool in_library(PyObject* filename) {
     return false;
   }
   const std::string_view name(text, static_cast<size_t>(length));
-  const auto& folders = library_folders();
-  return std::any_of(folders.begin(), folders.end(),
-                     [&](const std::string& folder) { return name.starts_with(folder); });
+  const auto& paths = library_paths();
+  return std::any_of(paths.begin(), paths.end(), [&](const std::string& path) { return name.starts_with(path); });
 }
 
 }  // namespace
 
-bool set_library_folders(PyObject* folders) {
-  PyObject* const list = PySequence_Fast(folders, "the folders are no sequence");
+bool set_library_paths(PyObject* paths) {
+  PyObject* const list = PySequence_Fast(paths, "the paths are no sequence");
   if (list == nullptr) return false;
   std::vector<std::string> names;
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list); ++i) {
@@ -59,7 +58,7 @@ bool set_library_folders(PyObject* folders) {
   }
   Py_DECREF(list);
   if (PyErr_Occurred() != nullptr) return false;
-  library_folders() = std::move(names);
+  library_paths() = std::move(names);
   return true;
 }
 

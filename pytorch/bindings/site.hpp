@@ -7,9 +7,9 @@
 
 namespace tessera::python {
 
-// Files under these folders, which end in a separator, are not the user's. folders: a sequence of str. False: it is none,
-// and Python's error says so.
-bool set_library_folders(PyObject* folders);
+// Files whose names begin with one of these, folders or files, are not the user's. paths: a sequence of str. False: it is
+// none, and Python's error says so.
+bool set_library_paths(PyObject* paths);
 // The callers of both hold the GIL. filename: a str.
 Site site_at(PyObject* filename, long line);
 // The innermost line of Python on this thread that is not of a library; the outermost one, where all are.

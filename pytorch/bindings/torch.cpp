@@ -79,8 +79,8 @@ PyObject* refuse(PyObject*, PyObject* arguments) {
   });
 }
 
-PyObject* take_library_folders(PyObject*, PyObject* folders) {
-  if (!set_library_folders(folders)) return nullptr;
+PyObject* take_library_paths(PyObject*, PyObject* paths) {
+  if (!set_library_paths(paths)) return nullptr;
   Py_RETURN_NONE;
 }
 
@@ -132,8 +132,7 @@ PyMethodDef methods[] = {
     {"name_of", name_of, METH_O, "name_of(handle) -> str: what the operators call that communicator"},
     {"rank_and_size", rank_and_size, METH_O, "rank_and_size(name) -> (int, int)"},
     {"refuse", refuse, METH_VARARGS, "refuse(name, text): collective; raises ShapeError on every rank"},
-    {"set_library_folders", take_library_folders, METH_O,
-     "set_library_folders(folders): their files are not the user's"},
+    {"set_library_paths", take_library_paths, METH_O, "set_library_paths(paths): what begins so is not the user's"},
     entry<"all_gather", call::all_gather>(),
     entry<"gather_sizes", call::gather_sizes>(),
     entry<"reduce_scatter", call::reduce_scatter>(),

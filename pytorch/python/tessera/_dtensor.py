@@ -238,7 +238,8 @@ _targets = []  # of moves in graphs
 
 @_group.constant
 def _name_of_target(placements, device_mesh):
-    """Dynamo passes DTensors and strings to what a graph calls, but no placements. The rest of the name is for readers."""
+    """Dynamo passes DTensors and strings to what a graph calls, but no placements. What follows the number is for
+    readers."""
     torch._dynamo.allow_in_graph(_in_graph)  # only now: the compiler is loaded
     number = next((i for i, known in enumerate(_targets) if known[0] == placements and known[1] is device_mesh), None)
     if number is None:  # a mesh that is equal to a known one may have other groups
@@ -281,8 +282,8 @@ def from_sharded(x, device_mesh):
     mine, theirs = flat.reshape([size for _, size in x.mesh.axes]).tolist(), device_mesh.mesh.tolist()
     if mine != theirs:  # in all places: so every rank is told
         raise ShapeError(
-            f"the device mesh is {theirs}, but this ShardedTensor, {x.layout.text}, has its parts on {mine}: give the mesh "
-            "that has each rank in the same place"
+            f"the device mesh is {theirs}, but this ShardedTensor, {x.layout.text}, has its parts on {mine}: give the "
+            "mesh that has each rank in the same place"
         )
     placements = tuple(_placement_of(text) for text in x.layout.placements)
     order = []

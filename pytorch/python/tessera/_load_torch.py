@@ -1,8 +1,10 @@
 """Loads the operators, if this is the torch that they were built for: C++ classes differ between versions."""
 
+import contextlib
 import os
 
 import torch
+import typing_extensions
 
 from . import _site
 from ._version import built_for_torch
@@ -22,6 +24,11 @@ if release(torch.__version__) != release(built_for_torch):
 
 from . import _backend, _torch  # noqa: E402 - only now
 
-_site.library_folders += (os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,)
-_torch.set_library_folders(_site.library_folders)
-_backend.set_library_folders(_site.library_folders)
+# The two files have what torch wraps its functions in.
+_site.library_paths += (
+    os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
+    contextlib.__file__,
+    typing_extensions.__file__,
+)
+_torch.set_library_paths(_site.library_paths)
+_backend.set_library_paths(_site.library_paths)

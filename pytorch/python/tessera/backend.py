@@ -4,12 +4,12 @@ what it moves.
 Importing this module registers it; then ``dist.init_process_group("tessera")`` or ``"cpu:tessera,cuda:nccl"`` works
 under torchrun and spawn, and so do DDP, FSDP2 and DTensor. See docs/pytorch-backend.md.
 
-Importing it also replaces three functions of DTensor, for meshes on a tessera group only; for all others, under a dispatch
-mode and while something is traced PyTorch's own run. DTensor has no all-to-all on CPU meshes: it gathers everything and
-keeps a part. Here that is a real all-to-all, in both modules that bind the function. A pending sum that is to be whole on
-every rank DTensor first copies, into fresh memory, and then adds up in place. Here it is added up from where it lies. Parts
-that are to be whole DTensor pads to one size, gathers along dim 0, cuts and joins again. Here they go straight to their
-places. ``TESSERA_DTENSOR=0`` in the environment leaves all three alone.
+Importing it also replaces three functions of DTensor, for meshes on a tessera group only; for all others, under a
+dispatch mode and while something is traced PyTorch's own run. DTensor has no all-to-all on CPU meshes: it gathers
+everything and keeps a part. Here that is a real all-to-all, in both modules that bind the function. A pending sum that
+is to be whole on every rank DTensor first copies, into fresh memory, and then adds up in place. Here it is added up
+from where it lies. Parts that are to be whole DTensor pads to one size, gathers along dim 0, cuts and joins again. Here
+they go straight to their places. ``TESSERA_DTENSOR=0`` in the environment leaves all three alone.
 """
 
 import functools
@@ -38,8 +38,8 @@ def engine_between_hosts(store, rank, size, timeout):
     """What carries messages between hosts: a Gloo group that nobody else uses. Collective."""
     if not dist.is_gloo_available():
         raise RuntimeError(
-            "the ranks are on several hosts, and this PyTorch has no Gloo to carry messages there: use one that has, or "
-            "tessera's own calls under mpirun"
+            "the ranks are on several hosts, and this PyTorch has no Gloo to carry messages there: use one that has, "
+            "or tessera's own calls under mpirun"
         )
     return dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, timeout)
 
@@ -61,7 +61,7 @@ def _create(options, _):
 
 def _takes_over(tensor, mesh, mesh_dim, tracing):
     """The backend of the mesh's group along that dimension; None: PyTorch's own operators are to see the tensor."""
-    # Else it is traced, fake or a subclass of another kind; and a mode counts or records operators, and finds them there.
+    # Else it is traced, fake or a subclass of another kind; a mode counts or records operators, and finds them there.
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.device.type != "cpu":
         return None
     if tracing or torch._C._len_torch_dispatch_stack() > 0:

@@ -56,6 +56,7 @@ def _lines(rank, size):
     calls = [
         lambda: dist.all_reduce(x),
         lambda: dist.all_reduce(x, async_op=True).wait(),
+        lambda: dist.all_gather_into_tensor(x, x),  # deprecated, and wrapped
         lambda: dist.all_reduce(x) if rank == 0 else dist.barrier(),
         lambda: dist.broadcast_object_list([0], 0) if rank == 0 else dist.all_gather([x + 1, x + 2], x),
         lambda: dist.send(x, 1) if rank == 0 else dist.recv(x, 0),
