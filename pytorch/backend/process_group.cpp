@@ -416,8 +416,8 @@ at::Tensor ProcessGroupTessera::all_reduced(const at::Tensor& input, const c10d:
 at::Tensor ProcessGroupTessera::all_gathered(const at::Tensor& input, int64_t dim, int64_t extent) {
   const Kind kind{OpType::ALLGATHER, "tessera:all_gather", OpCode::all_gather};
   Tensor result;
-  launch(kind, {false, c10d::kUnsetTimeout}, {}, [&](Comm& comm) {
-    result = run(comm, AllGather{.x = view_of(input), .dim = dim}).tensor;
+  launch(kind, {false, c10d::kUnsetTimeout}, {}, [&](Comm& comm, const Site& at) {
+    result = run(comm, AllGather{.x = view_of(input), .dim = dim}, at).tensor;
   })->wait();
   const int64_t found = result.shape(dim);
   if (found == extent) return as_torch(result, input.scalar_type());
