@@ -21,6 +21,7 @@ Line::Line(Post& post, int peer) : post_(post), peer_(peer) {
 Line::~Line() {
   stop();
   reader_.join();
+  if (fetcher_.joinable()) fetcher_.join();
   if (sender_.joinable()) sender_.join();
 }
 
@@ -29,8 +30,9 @@ bool Line::copies(int64_t bytes) { return bytes <= kInlineBytes; }
 void Line::stop() noexcept {
   std::lock_guard lock(guard_);
   stopping_ = true;
-  if (read_now_ != nullptr) read_now_->stop();
-  if (sent_now_ != nullptr) sent_now_->stop();
+  for (Carried* const waited_for : {read_now_, fetched_now_, sent_now_}) {
+    if (waited_for != nullptr) waited_for->stop();
+  }
   changed_.notify_all();
 }
 
@@ -136,20 +138,43 @@ void Line::read() {
   }
 }
 
+// The heads that follow are read while the bytes come: an engine asks the sender for these when there is a receive, and many
+// messages one after the other would each wait for that.
 void Line::take(const std::vector<std::byte>& packet) {
   Head head;
   std::memcpy(&head, packet.data(), sizeof(head));
   if (copies(head.bytes)) return post_.deliver(peer_, head, packet.data() + sizeof(head));
-  auto target = post_.begin(peer_, head);
-  bool well = false;
+  Incoming incoming{post_.begin(peer_, head), nullptr};
   try {
-    const auto body = post_.carrier_->receive(target.data(), head.bytes, peer_, kBodies);
-    well = await(*body, read_now_);
+    incoming.body = post_.carrier_->receive(incoming.target.data(), head.bytes, peer_, kBodies);
   } catch (const std::exception&) {
-    post_.end(target, false);
+    post_.end(incoming.target, false);
     throw;
   }
-  post_.end(target, well);
+  std::lock_guard lock(guard_);
+  incoming_.push_back(std::move(incoming));
+  if (!fetcher_.joinable()) fetcher_ = std::thread([this] { fetch(); });
+  changed_.notify_all();
+}
+
+void Line::fetch() {
+  std::unique_lock lock(guard_);
+  while (true) {
+    changed_.wait(lock, [&] { return stopping_ || !incoming_.empty(); });
+    if (incoming_.empty()) return;
+    Incoming incoming = std::move(incoming_.front());
+    incoming_.pop_front();
+    lock.unlock();
+    bool well = false;
+    try {
+      well = await(*incoming.body, fetched_now_);
+    } catch (const std::exception&) {
+      lost_ = true;
+    }
+    incoming.body = nullptr;  // the engine lets go of the memory before its owner is told
+    post_.end(incoming.target, well);
+    lock.lock();
+  }
 }
 
 }  // namespace tessera::post

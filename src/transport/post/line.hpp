@@ -34,10 +34,15 @@ class Line {
     std::unique_ptr<Carried> head, body;
     Request* request = nullptr;
   };
+  struct Incoming {
+    Post::Target target;
+    std::unique_ptr<Carried> body;
+  };
   // Waits for it, unless this is to stop. False: it is.
   bool await(Carried& carried, Carried*& place);
   void read();
   void take(const std::vector<std::byte>& packet);
+  void fetch();
   void see_off();
 
   Post& post_;
@@ -48,9 +53,11 @@ class Line {
   std::condition_variable changed_;
   bool stopping_ = false;
   Carried* read_now_ = nullptr;
+  Carried* fetched_now_ = nullptr;
   Carried* sent_now_ = nullptr;
   std::deque<Outgoing> outgoing_;  // the first is waited for
-  std::thread reader_, sender_;
+  std::deque<Incoming> incoming_;  // here, too
+  std::thread reader_, fetcher_, sender_;
 };
 
 }  // namespace tessera::post

@@ -2,7 +2,7 @@
 // where there is none.
 //
 // A message is a head of fixed form, with its bytes in it where they are few; else they follow on a channel of their own. A
-// rank always takes what comes, by a thread for each peer, and puts it where a receive waits for it, or aside. So what is
+// rank always takes what comes, by threads for each peer, and puts it where a receive waits for it, or aside. So what is
 // sent is soon over, whatever the receiver does, and a receive that nothing has come for can be given up at once.
 #pragma once
 
