@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <tessera/dims.hpp>
+#include <tessera/site.hpp>
 
 namespace tessera {
 
@@ -34,8 +35,8 @@ class Mesh {
   Mesh(std::vector<MeshAxis> axes, std::vector<int> ranks);
   // The same with communicators along its axes. Collective over `comm`, whose ranks it names; ranks of `comm` outside the
   // mesh call it too, and have no communicator then. Cost: a Comm::split() for each axis.
-  static Mesh over(Comm& comm, std::vector<MeshAxis> axes);
-  static Mesh over(Comm& comm, std::vector<MeshAxis> axes, std::vector<int> ranks);
+  static Mesh over(Comm& comm, std::vector<MeshAxis> axes, std::vector<int> ranks = {},
+                   const Site& site = Site::current());
   // "dp=2,tp=4", and other ranks than 0 to n - 1 behind an @: "tp=4@8-11", "tp=4@0,2,4,6". Throws ShapeError.
   static Mesh parse(std::string_view text);
 
@@ -66,7 +67,7 @@ class Mesh {
   Comm& comm(std::string_view axis, const Names&... more) const {
     return comm_along({std::string(axis), std::string(more)...});
   }
-  Comm& comm_along(const std::vector<std::string>& axes) const;
+  Comm& comm_along(const std::vector<std::string>& axes, const Site& site = Site::current()) const;
 
   // The same ranks and axes, for planning only.
   Mesh without_comms() const {

@@ -20,7 +20,7 @@ struct Overlap {
 // takes itself; else, on one mesh, the one at its own coordinate where all coordinates need the same; else they take turns.
 // Of what is pending it takes everybody's term; but an axis of one mesh on which the same operation is pending before and
 // after stays as it is. Where an axis becomes pending, parts become terms: on one mesh a shard, or an At, stays as it is
-// among the operation's identity (0 for sum and bit_or, 1 for prod, …); else the first coordinate along the axis gets the
+// among the operation's identity (-0.0 for sum, 1 for prod, …); else the first coordinate along the axis gets the
 // value and the others have the identity. An average has none: there every coordinate gets the value.
 //
 // Local, with no communication. Thread safety: as a const object.

@@ -17,18 +17,18 @@ class detail::MeshComms {
  public:
   explicit MeshComms(Comm& comm) : parent_(comm.state().shared_from_this()) {}
 
-  Comm& along(const Mesh& mesh, const std::vector<size_t>& axes) {
+  Comm& along(const Mesh& mesh, const std::vector<size_t>& axes, const Site& site) {
     {
       std::lock_guard lock(guard_);
       if (const auto found = made_.find(axes); found != made_.end()) return found->second;
     }
-    Comm comm = make(mesh, axes);
+    Comm comm = make(mesh, axes, site);
     std::lock_guard lock(guard_);
     return made_.emplace(axes, std::move(comm)).first->second;
   }
 
  private:
-  Comm make(const Mesh& mesh, const std::vector<size_t>& axes) {
+  Comm make(const Mesh& mesh, const std::vector<size_t>& axes, const Site& site) {
     int64_t color = -1, key = 0;
     std::string name;
     for (const size_t axis : axes) name += (name.empty() ? "" : ",") + mesh.axes()[axis].name;
@@ -40,7 +40,7 @@ class detail::MeshComms {
       }
       color = mesh.index_of(others);
     }
-    return detail::split(parent_, color, key, name, Site::current());
+    return detail::split(parent_, color, key, name, site);
   }
 
   Comm parent_;
@@ -80,6 +80,17 @@ std::vector<Description> scatter_of(const Tensor& output, const std::vector<Tens
   return batch;
 }
 
+// What is wrong with a cut that becomes one of the same dimension; null: nothing.
+std::exception_ptr same_dim(const Tensor& x, int64_t gather_dim, int64_t shard_dim) {
+  const int64_t ndim = x.defined() ? x.ndim() : 0;
+  const auto from_front = [&](int64_t dim) { return dim < 0 ? dim + ndim : dim; };
+  if (!x.defined() || from_front(gather_dim) != from_front(shard_dim)) return nullptr;
+  return std::make_exception_ptr(ShapeError(
+      fmt::format("gather_dim and shard_dim are both {}: x is cut along that dimension already. To cut it in "
+                  "other places use redistribute() or all_to_all_v",
+                  from_front(shard_dim))));
+}
+
 Description broadcast_of(const Tensor& tensor, const Comm& comm) {
   Description d{.op = OpCode::broadcast};
   (comm.rank() == 0 ? d.x : d.out) = tensor;
@@ -89,9 +100,7 @@ Description broadcast_of(const Tensor& tensor, const Comm& comm) {
 
 }  // namespace
 
-Mesh Mesh::over(Comm& comm, std::vector<MeshAxis> axes) { return over(comm, std::move(axes), {}); }
-
-Mesh Mesh::over(Comm& comm, std::vector<MeshAxis> axes, std::vector<int> ranks) {
+Mesh Mesh::over(Comm& comm, std::vector<MeshAxis> axes, std::vector<int> ranks, const Site& site) {
   Mesh mesh;
   // What is wrong here, or another than elsewhere, is told to all before anybody waits for a communicator.
   Description agreed{.op = OpCode::barrier};
@@ -104,13 +113,13 @@ Mesh Mesh::over(Comm& comm, std::vector<MeshAxis> axes, std::vector<int> ranks) 
   const std::string text = fmt::format("Mesh::over {}", mesh);
   agreed.note = &text;
   Outcome outcome;
-  detail::execute(comm, {&agreed, 1}, {&outcome, 1}, Site::current());
+  detail::execute(comm, {&agreed, 1}, {&outcome, 1}, site);
   mesh.comms_ = std::make_shared<detail::MeshComms>(comm);
-  for (const MeshAxis& axis : mesh.axes()) mesh.comm(axis.name);
+  for (const MeshAxis& axis : mesh.axes()) mesh.comm_along({axis.name}, site);
   return mesh;
 }
 
-Comm& Mesh::comm_along(const std::vector<std::string>& names) const {
+Comm& Mesh::comm_along(const std::vector<std::string>& names, const Site& site) const {
   if (comms_ == nullptr) {
     throw Error(
         fmt::format("the mesh {} is for planning: make it with Mesh::over(comm, …) to have communicators", *this));
@@ -122,7 +131,7 @@ Comm& Mesh::comm_along(const std::vector<std::string>& names) const {
       throw ShapeError(fmt::format("the axis {} is named twice: name each once", name));
     }
   }
-  return comms_->along(*this, numbers);
+  return comms_->along(*this, numbers, site);
 }
 
 const std::string& AxisOf::in(const Mesh& mesh) const {
@@ -167,7 +176,11 @@ Tensor shard_dim_alltoall(const Tensor& x, int64_t gather_dim, int64_t shard_dim
                           const Site& site) {
   const std::string& name = axis.in(mesh);
   if (!takes_part(mesh, name)) return {};
-  return all_to_all(mesh.comm(name), x, {.split_dim = shard_dim, .concat_dim = gather_dim}, site).tensor;
+  Description description = AllToAll::describe({.x = x, .split_dim = shard_dim, .concat_dim = gather_dim});
+  description.problem = same_dim(x, gather_dim, shard_dim);
+  Outcome outcome;
+  detail::execute(mesh.comm(name), {&description, 1}, {&outcome, 1}, site);
+  return std::move(outcome.tensor);
 }
 
 }  // namespace tessera

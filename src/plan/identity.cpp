@@ -25,9 +25,18 @@ T extreme(bool greatest) {
   }
 }
 
+// 0 + -0.0 is 0, so 0 would lose the sign of the one term that counts; -0.0 keeps every term as it is.
+template <class T>
+T zero_of_sums() {
+  if constexpr (is_complex_type<T>) return T(-0.0f, -0.0f);
+  else if constexpr (std::is_floating_point_v<T> || is_short_float<T>) return T(-0.0f);
+  else return T(0);
+}
+
 template <class T>
 T identity(ReduceOp op) {
   switch (op) {
+    case ReduceOp::sum: return zero_of_sums<T>();
     case ReduceOp::prod: return cast_to<T>(1);
     case ReduceOp::min: return extreme<T>(true);
     case ReduceOp::max: return extreme<T>(false);

@@ -1,4 +1,4 @@
-// What a pending operation leaves as it is: 0 of a sum, 1 of a product.
+// What a pending operation leaves as it is: -0.0 of a sum, 1 of a product.
 #pragma once
 
 #include <tessera/reduction.hpp>

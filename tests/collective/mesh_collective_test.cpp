@@ -114,6 +114,16 @@ TEST_P(OnMesh, ShardDimAllToAllIsOne) {
   });
 }
 
+TEST_P(OnMesh, ShardDimAllToAllNeedsTwoDims) {
+  on_ranks([](Comm& comm) {
+    const Mesh mesh = Mesh::over(comm, {{"x", comm.size()}});
+    const Tensor x = Tensor::zeros(DType::f32, {2, 2});
+    const auto thrown = test::thrown_by([&] { shard_dim_alltoall(x, 1, -1, mesh, "x"); });
+    EXPECT_EQ(thrown.type, "ShapeError") << thrown;
+    EXPECT_NE(thrown.text.find("gather_dim and shard_dim are both 1"), std::string::npos) << thrown;
+  });
+}
+
 TEST_P(OnMesh, DifferentMeshesAreToldToAll) {
   on_ranks([](Comm& comm) {
     const int n = comm.size();
@@ -122,6 +132,7 @@ TEST_P(OnMesh, DifferentMeshesAreToldToAll) {
     auto thrown = test::thrown_by([&] { Mesh::over(comm, {{"x", odd ? 1 : n}, {"y", odd ? n : 1}}); });
     EXPECT_EQ(thrown.type, "MismatchError") << thrown;
     EXPECT_NE(thrown.text.find(fmt::format("Mesh::over x={},y=1", n)), std::string::npos) << thrown;
+    EXPECT_NE(thrown.text.find("mesh_collective_test.cpp:"), std::string::npos) << thrown;
     thrown = test::thrown_by([&] { Mesh::over(comm, {{"x", odd ? n + 1 : n}}); });
     EXPECT_EQ(thrown.type, "ShapeError") << thrown;
     const Mesh mesh = Mesh::over(comm, {{"x", n}});

@@ -236,6 +236,31 @@ TEST(Redistribute, PlansThatMoveNothingAreAgreedOnToo) {
   });
 }
 
+// A value that becomes a term, and the sum of that with nothing else, has the same bits: 0 + -0.0 would not.
+TEST_P(Moving, TheSignOfZeroIsKept) {
+  on_ranks([](Comm& comm) {
+    const Mesh mesh({{"x", comm.size()}});
+    const Dims shape = {5, 3};
+    const Topology topology = Topology::dtensor(mesh);
+    const Layout whole(mesh, {Replicate()}), rows(mesh, {Shard(0)}), pending(mesh, {Partial()});
+    for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16, DType::f8e4m3, DType::f8e5m2}) {
+      for (const Layout& layout : {whole, rows}) {
+        const Box box = *layout.box(shape, comm.rank());
+        const Tensor x = Tensor::generate(
+            dtype, box.extent, [](auto at) { return at[1] == 0   ? -0.0
+                                                    : at[1] == 1 ? 0.0
+                                                                 : 1.0; }, box.offset);
+        const Tensor term = redistribute(comm, x, plan(layout, pending, shape, dtype, topology));
+        const Tensor back = redistribute(comm, term, plan(pending, layout, shape, dtype, topology));
+        EXPECT_TRUE(back.equals(x)) << fmt::format("{} {}: {}", dtype, layout, back);
+      }
+    }
+    const Tensor x = Tensor::full(DType::c64, shape, std::complex<float>(-0.0f, -0.0f));
+    const Tensor term = redistribute(comm, x, plan(whole, pending, shape, DType::c64, topology));
+    EXPECT_TRUE(redistribute(comm, term, plan(pending, whole, shape, DType::c64, topology)).equals(x));
+  });
+}
+
 // What a call keeps of an earlier one from its line: other plans come in between, of one step, of several and of none that
 // moves, some of them new each time, and values and memory are others.
 TEST_P(Moving, CallsLikeEarlierOnes) {
