@@ -71,7 +71,7 @@ bool gathers(StepKind kind) { return kind == StepKind::all_gather || kind == Ste
 // At measured sizes but the smallest, which is all latency. Kinds differ a little in their sizes: one knot for all that are
 // near each other.
 std::vector<double> knots_for(const std::vector<Measurement>& measured, auto&& counts) {
-  constexpr double kLeast = 256, kNear = 1.4;
+  constexpr double kLeast = 256, kNear = 1.3;
   std::vector<double> sizes, knots;
   for (const Measurement& m : measured) {
     if (counts(m)) sizes.push_back(m.bytes);

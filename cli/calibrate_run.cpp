@@ -24,9 +24,8 @@ namespace {
 
 using Seconds = std::chrono::duration<double>;
 
-constexpr int kCalibrateRounds =
-    4;  // of all cases: others disturb for a while, and nobody helps, so the best of them counts
-constexpr double kCallsNs = 100e3;  // shorter calls are timed several at once
+constexpr int kCalibrateRounds = 4;  // others disturb for a while, and nobody helps, so the best of them counts
+constexpr double kCallsNs = 100e3;   // shorter calls are timed several at once
 constexpr const char* kPlayerName = "tessera";
 constexpr double kElementBytes = 4, kMostColumns = 2048;
 
@@ -45,6 +44,13 @@ struct Question {
   Dims shape;
 };
 
+// A question with the plan that answers it, and how long that took.
+struct Asked {
+  std::string what;
+  Plan plan;
+  std::vector<double> rounds = {};
+};
+
 double least_of(const std::vector<double>& values) { return *std::min_element(values.begin(), values.end()); }
 
 // About so many bytes, each way divisible by `ranks`: square, but with rows of no more than 8 KiB, as weights have them.
@@ -58,11 +64,12 @@ Dims matrix(double bytes, int64_t ranks) {
 double bytes_of_shape(const Dims& shape) { return static_cast<double>(volume(shape)) * kElementBytes; }
 
 // The first is all latency. Up to 8 KiB of a rank travel with the announcement, so there are sizes on both sides of that.
-// `streamed`: so much is received where results begin to go around the cache. From there on a byte costs less, so the next
-// size is just behind it: one just before it would stand for few others.
+// `streamed`: so much is received where results begin to go around the cache. From there on a byte costs less, so sizes are
+// some way before it and just behind it: one just before it would stand for few others.
 std::vector<double> measured_sizes(double most, double streamed) {
   std::vector<double> sizes = {16, 1024, 2048, 4096, 6144, 8192, 12288};
-  for (double bytes = 16384; bytes < 0.75 * streamed; bytes *= 2) sizes.push_back(bytes);
+  for (double bytes = 16384; bytes < 0.6 * streamed; bytes *= 2) sizes.push_back(bytes);
+  sizes.push_back(0.75 * streamed);
   sizes.push_back(1.05 * streamed);
   std::erase_if(sizes, [&](double bytes) { return bytes > 0.8 * most; });
   sizes.push_back(most);
@@ -114,12 +121,23 @@ class Calibration {
     session_.await_all();
     std::vector<FitCase> cases = fit_cases();
     const std::vector<Question> questions = all_questions();
-    const size_t steps = (cases.size() + questions.size()) * kCalibrateRounds;
+    const size_t steps = (cases.size() + questions.size()) * kCalibrateRounds + cases.size();
     share_ns_ = report_.options.seconds * 1e9 / static_cast<double>(steps);
     Progress progress(steps);
+    // One round for plans to begin with. Then what is fitted and what is checked takes turns, so that a machine which gets
+    // busier meanwhile does so for both.
     measure(cases, progress);
-    report_.topology = fit_topology(report_.axes, report_.measured);
-    check(questions, progress);
+    fit(cases);
+    plan_all(questions);
+    for (FitCase& c : cases) c.rounds.clear();
+    const auto begun = std::chrono::steady_clock::now();
+    for (rounds_ = 0; rounds_ < kCalibrateRounds; ++rounds_) {
+      if (rounds_ > 1 && Seconds(std::chrono::steady_clock::now() - begun).count() > report_.options.seconds) break;
+      measure(cases, progress);
+      for (Asked& asked : asked_) check(asked, progress);
+    }
+    fit(cases);
+    report(questions, progress);
     session_.finish();
     report_.took_s = Seconds(std::chrono::steady_clock::now() - start).count();
     return std::move(report_);
@@ -181,8 +199,10 @@ class Calibration {
     };
     add(StepKind::all_gather, Shard(0), Replicate(), shape, missing);
     add(StepKind::reduce_scatter, Partial(), Shard(0), shape, missing);
-    // Smaller ones take one round and not the two they are priced by: there the planner takes the exchange below.
-    if (bytes_of_shape(shape) > kOneRoundBytes) add(StepKind::all_reduce, Partial(), Replicate(), shape, missing);
+    // Priced as a reduce-scatter and a gather. Small ones are one round: there, and of two ranks, the planner takes the
+    // exchange below. To fit them too would only make the two halves seem cheaper than they are.
+    const bool is_both = axis.ranks() > 2 && bytes_of_shape(shape) > kOneRoundBytes;
+    if (is_both) add(StepKind::all_reduce, Partial(), Replicate(), shape, missing);
     const Dims larger = matrix(bytes * n * n / (n - 1), axis.ranks());
     add(StepKind::all_to_all, Shard(0), Shard(1), larger, bytes_of_shape(larger) * (n - 1) / n / n);
     // A reduction in one exchange, which is what the planner takes where an all-reduce would need two rounds.
@@ -275,41 +295,57 @@ class Calibration {
     return least_of(slowest(fmt::format("turn samples={:.0f} inner={:.0f}", samples, inner))) / 1000;
   }
 
-  // On a busy machine all takes longer: then there are fewer rounds, two at least, which tell the noise.
   void measure(std::vector<FitCase>& cases, Progress& progress) {
-    const auto start = std::chrono::steady_clock::now();
-    for (rounds_ = 0; rounds_ < kCalibrateRounds; ++rounds_) {
-      if (rounds_ > 1 && Seconds(std::chrono::steady_clock::now() - start).count() > report_.options.seconds) break;
-      for (FitCase& c : cases) {
-        progress.step(fmt::format("measuring {} of {}", name(c.kind), size_text(std::llround(c.bytes))));
-        c.rounds.push_back(best_us(c.plan.to_json()));
-      }
+    for (FitCase& c : cases) {
+      progress.step(fmt::format("measuring {} of {}", name(c.kind), size_text(std::llround(c.bytes))));
+      c.rounds.push_back(best_us(c.plan.to_json()));
     }
-    for (const FitCase& c : cases) report_.measured.push_back({c.kind, c.axis, c.bytes, least_of(c.rounds)});
   }
 
-  void check(const std::vector<Question>& questions, Progress& progress) {
-    std::vector<Plan> plans;
-    std::vector<std::vector<double>> bests(questions.size());
-    for (const Question& q : questions) plans.push_back(plan(q.from, q.to, q.shape, DType::f32, report_.topology));
-    for (int round = 0; round < rounds_; ++round) {  // as many as were fitted to: of more the best were better
-      for (size_t i = 0; i < questions.size(); ++i) {
-        progress.step(fmt::format("checking {} of {}", questions[i].what, size_text(plans[i].bytes_moved())));
-        bests[i].push_back(best_us(plans[i].to_json()));
-      }
-    }
+  void fit(const std::vector<FitCase>& cases) {
+    report_.measured.clear();
+    for (const FitCase& c : cases) report_.measured.push_back({c.kind, c.axis, c.bytes, least_of(c.rounds)});
+    report_.topology = fit_topology(report_.axes, report_.measured);
+  }
+
+  Plan plan_of(const Question& q) const { return plan(q.from, q.to, q.shape, DType::f32, report_.topology); }
+
+  void plan_all(const std::vector<Question>& questions) {
+    for (const Question& q : questions) asked_.push_back({q.what, plan_of(q)});
+  }
+
+  void check(Asked& asked, Progress& progress) {
+    progress.step(fmt::format("checking {} of {}", asked.what, size_text(asked.plan.bytes_moved())));
+    asked.rounds.push_back(best_us(asked.plan.to_json()));
+  }
+
+  // By the last prices. What has another plan by them is measured once more, with as many rounds.
+  void report(const std::vector<Question>& questions, Progress& progress) {
     for (size_t i = 0; i < questions.size(); ++i) {
-      CheckRow row{.what = questions[i].what, .steps = {}};
-      for (const Step& step : plans[i].steps())
-        row.steps += (row.steps.empty() ? "" : ", ") + std::string(name(step.kind));
-      row.bytes = plans[i].bytes_moved();
-      row.predicted_us = plans[i].cost_us();
-      row.measured_us = least_of(bests[i]);
-      double apart = 0;
-      for (const double us : bests[i]) apart += std::abs(std::log(us / row.measured_us));
-      row.noise = std::exp(apart / std::max<double>(static_cast<double>(bests[i].size()) - 1, 1));
-      report_.checks.push_back(std::move(row));
+      Asked last{questions[i].what, plan_of(questions[i])};
+      if (goes_as(last.plan, asked_[i].plan)) last.rounds = asked_[i].rounds;
+      while (last.rounds.size() < static_cast<size_t>(rounds_)) check(last, progress);
+      report_.checks.push_back(row_of(last));
     }
+  }
+
+  static bool goes_as(const Plan& a, const Plan& b) {
+    return std::equal(
+        a.steps().begin(), a.steps().end(), b.steps().begin(), b.steps().end(),
+        [](const Step& x, const Step& y) { return x.kind == y.kind && x.before == y.before && x.after == y.after; });
+  }
+
+  static CheckRow row_of(const Asked& asked) {
+    CheckRow row{.what = asked.what, .steps = {}};
+    for (const Step& step : asked.plan.steps())
+      row.steps += (row.steps.empty() ? "" : ", ") + std::string(name(step.kind));
+    row.bytes = asked.plan.bytes_moved();
+    row.predicted_us = asked.plan.cost_us();
+    row.measured_us = least_of(asked.rounds);
+    double apart = 0;
+    for (const double us : asked.rounds) apart += std::abs(std::log(us / row.measured_us));
+    row.noise = std::exp(apart / std::max<double>(static_cast<double>(asked.rounds.size()) - 1, 1));
+    return row;
   }
 
   int ranks_;
@@ -318,6 +354,7 @@ class Calibration {
   CalibrateReport report_;
   double share_ns_ = 0;  // of a case, in a round
   int rounds_ = 0;       // that there was time for
+  std::vector<Asked> asked_;
 };
 
 }  // namespace
