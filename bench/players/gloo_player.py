@@ -115,7 +115,7 @@ class Case:
         set_ = number % self.sets
         x = self.inputs[set_]
         if self.rewrite:
-            x.mul_(1)
+            x.view(-1)[::16].mul_(1)  # a float of each line of the cache, as the others do
         self.outputs[set_] = None
         if self.op == "all_gather":
             out = gather_ragged(x, self.dim, self.ranks)

@@ -94,7 +94,7 @@ class Engine : private Meanwhile {
   void trust() {
     begin();
     try {
-      trusted_ = gather_trusted(comm_, batch_[0], outcomes_[0], deadline_);
+      trusted_ = gather_trusted(comm_, batch_[0], outcomes_[0], call_, deadline_);
     } catch (const PeerTrouble& trouble) {
       comm_.fail(trouble, call_);
     }
@@ -273,7 +273,9 @@ class Engine : private Meanwhile {
     for (const Arranged& arranged : plan.arranged) {
       plan.choices.push_back(choose(arranged, comm_.rank(), network));
       const std::string text = plan.choices.back().text();
-      if (!text.empty()) plan.schedule += (plan.schedule.empty() ? "" : "; ") + text;
+      // Of many the first few: every call copies them to the recorder.
+      const bool told = plan.schedule.size() > 400 || plan.schedule.ends_with(text);
+      if (!told) plan.schedule += (plan.schedule.empty() ? "" : "; ") + text;
     }
   }
 

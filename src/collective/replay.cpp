@@ -89,7 +89,7 @@ bool Replay::fits(const Description& d, const Site& site) const {
   if (!apart(d.x, d.out) || d.out.read_only()) return false;
   // An exchange is the same only if it has the same name.
   if (d.exchange != nullptr ? *d.exchange != exchange_ : exchange_ != nullptr) return false;
-  if (d.note != nullptr && d.exchange == nullptr && *d.note != note_) return false;
+  if (d.exchange == nullptr && (d.note == nullptr ? !note_.empty() : *d.note != note_)) return false;
   return d.dim == like_.dim && d.split_dim == like_.split_dim && d.root == like_.root &&
          same_bits(d.scale, like_.scale) && d.reduction.op == like_.reduction.op &&
          same_bits(d.reduction.factor, like_.reduction.factor) && d.dtype == like_.dtype &&

@@ -42,7 +42,7 @@ bool can_trust(CommState& comm, const Description& d) {
   return comm.transport().gathers_trusted(rows_of(d.sizes), volume(row) * size_bytes(d.x.dtype()));
 }
 
-Stats gather_trusted(CommState& comm, const Description& d, Outcome& outcome, Deadline deadline) {
+Stats gather_trusted(CommState& comm, const Description& d, Outcome& outcome, int64_t call, Deadline deadline) {
   const auto dim = static_cast<size_t>(normalize_dim(d.dim, d.x.shape().size()));
   check_own_size(comm, d, dim);
   Dims shape = d.x.shape();
@@ -50,7 +50,7 @@ Stats gather_trusted(CommState& comm, const Description& d, Outcome& outcome, De
   if (d.out.defined()) check_out(d, shape);
   outcome.tensor = d.out.defined() ? d.out : comm.transport().allocate(d.x.dtype(), shape);
   outcome.sizes = d.sizes;
-  comm.transport().gather_trusted(d.x, outcome.tensor, dim, d.sizes, deadline);
+  comm.transport().gather_trusted(d.x, outcome.tensor, dim, d.sizes, static_cast<uint64_t>(call), deadline);
   Stats counted;
   counted.moves = 1;
   counted.messages = comm.size() - 1;

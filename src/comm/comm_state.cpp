@@ -140,6 +140,7 @@ CommState::CommState(std::unique_ptr<Transport> transport, std::string name, std
 
 // What goes on only on another thread is under way for good: whatever it receives into must stay.
 CommState::~CommState() {
+  if (!fibers_.empty() && !fibers_.is_own_thread()) fibers_.give_up();
   close("its Comm was destroyed");
   if (!fibers_.empty()) new std::pair(std::move(transport_), std::move(workspace));
 }

@@ -63,7 +63,12 @@ bool Fiber::inside() { return current != nullptr; }
 
 void Fiber::pause() { current->change(current->there_, current->here_); }
 
-FiberQueue::~FiberQueue() { own_->given_up = true; }
+FiberQueue::~FiberQueue() { give_up(); }
+
+void FiberQueue::give_up() {
+  std::lock_guard lock(own_->going_on);
+  own_->given_up = true;
+}
 
 void FiberQueue::push(std::function<void()> fn) {
   if (empty()) {
@@ -91,7 +96,9 @@ FiberQueue::Fibers::~Fibers() {
 void FiberQueue::Fibers::progress() {
   if (running || Fiber::inside()) return;
   running = true;
-  while (!given_up && !fibers.empty() && fibers.front()->resume()) {
+  while (true) {
+    std::lock_guard lock(going_on);
+    if (given_up || fibers.empty() || !fibers.front()->resume()) break;
     fibers.pop_front();
     size = fibers.size();
   }

@@ -8,6 +8,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <thread>
 
 namespace tessera {
@@ -49,6 +50,8 @@ class FiberQueue {
   ~FiberQueue();
   FiberQueue(const FiberQueue&) = delete;
   FiberQueue& operator=(const FiberQueue&) = delete;
+  // As when it ends. Waits for one that is just going on, on its own thread.
+  void give_up();
   // Starts it if it is the first.
   void push(std::function<void()> fn);
   // Throws Error on another thread than its own.
@@ -68,6 +71,7 @@ class FiberQueue {
     std::atomic<std::thread::id> owner{};
     std::atomic<bool> given_up{false};
     bool running = false;
+    std::recursive_mutex going_on;  // held while one does; it may itself drop what it belongs to
     void progress();
   };
 

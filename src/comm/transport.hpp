@@ -142,7 +142,8 @@ class Transport {
   // Whether an all_gather of so many rows, whose sizes and all else the caller vouches for, has a shorter way than to agree
   // and to move; and that way, along dimension `dim`.
   virtual bool gathers_trusted(int64_t /*rows*/, int64_t /*row_bytes*/) const { return false; }
-  virtual void gather_trusted(const Tensor& /*x*/, const Tensor& /*out*/, size_t /*dim*/, const Sizes&, Deadline) {}
+  virtual void gather_trusted(const Tensor& /*x*/, const Tensor& /*out*/, size_t /*dim*/, const Sizes&,
+                              uint64_t /*call*/, Deadline) {}
 
   // Whether only one thread may call: then what is asynchronous goes on in that thread's later calls.
   virtual bool has_one_thread() const { return false; }

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <locale>
 #include <string>
 
 #include <tessera/tessera.hpp>
@@ -319,8 +320,16 @@ void leaves(Comm& comm) {
 
 }  // namespace
 
+// As a program has it whose user writes 1.000,5: nothing that ranks tell each other may depend on it.
+struct Comma : std::numpunct<char> {
+  char do_decimal_point() const override { return ','; }
+  char do_thousands_sep() const override { return '.'; }
+  std::string do_grouping() const override { return "\3"; }
+};
+
 int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "works";
+  std::locale::global(std::locale(std::locale(), new Comma));
   Comm comm = Comm::from_env();
   const std::string who = fmt::format("rank {} of {}", comm.rank(), comm.size());
   std::string end = "is right";

@@ -94,15 +94,22 @@ std::pair<std::shared_ptr<shm::World>, std::string> meet(MpiTransport& wide, con
 // What each rank tells of itself.
 struct Introduction {
   bool has_one_thread = false;
-  std::string host, prices;
+  std::string host, voters, prices;
 
-  std::string text() const { return fmt::format("{}{}\n{}", has_one_thread ? '1' : '0', host, prices); }
+  std::string text() const { return fmt::format("{}{}\n{}\n{}", has_one_thread ? '1' : '0', host, voters, prices); }
   static Introduction parse(const std::string& text) {
-    const size_t end = text.find('\n');
-    if (end == std::string::npos || end == 0) throw Error("what a rank says of itself makes no sense: it is damaged");
-    return {text[0] == '1', text.substr(1, end - 1), text.substr(end + 1)};
+    const size_t end = text.find('\n'), second = end == std::string::npos ? end : text.find('\n', end + 1);
+    if (second == std::string::npos || end == 0) {
+      throw Error("what a rank says of itself makes no sense: it is damaged");
+    }
+    return {text[0] == '1', text.substr(1, end - 1), text.substr(end + 1, second - end - 1), text.substr(second + 1)};
   }
 };
+
+std::string wanted_voters() {
+  const char* text = std::getenv("TESSERA_VOTE_FROM");
+  return text == nullptr ? "" : std::string(text).substr(0, std::string(text).find('\n'));
+}
 
 // As rank 0 wants them; where they are to be measured, by the first ranks of the hosts.
 Prices agreed_prices(World& world, CommHandle comm, MpiTransport& wide, const Hosts& hosts, const std::string& wanted,
@@ -126,12 +133,16 @@ std::unique_ptr<Transport> join_hosts(std::shared_ptr<World> world, CommHandle c
                                       Deadline deadline) {
   auto wide = std::make_unique<MpiTransport>(world, comm, probe);
   std::vector<std::string> keys;
-  std::string wanted;
+  std::string wanted, voters;
   bool polls = false;
-  const Introduction mine{world->has_one_thread(), host_key(wide->rank(), wide->size()), wanted_prices()};
+  const Introduction mine{world->has_one_thread(), host_key(wide->rank(), wide->size()), wanted_voters(),
+                          wanted_prices()};
   for (const std::string& text : tell_all(*wide, mine.text(), deadline)) {
     const Introduction other = Introduction::parse(text);
-    if (keys.empty()) wanted = other.prices;
+    if (keys.empty()) {
+      wanted = other.prices;
+      voters = other.voters;
+    }
     keys.push_back(other.host);
     polls = polls || other.has_one_thread;
   }
@@ -139,6 +150,7 @@ std::unique_ptr<Transport> join_hosts(std::shared_ptr<World> world, CommHandle c
   wide->set_hosts(hosts);
   wide->set_polls(polls);
   wide->set_prices(agreed_prices(*world, comm, *wide, hosts, wanted, deadline));
+  wide->set_voters(voters);
   if (hosts.count() == hosts.ranks()) return wide;
   const auto [shared, trouble] = meet(*wide, hosts, deadline);
   if (shared == nullptr) {

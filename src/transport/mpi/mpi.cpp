@@ -24,17 +24,6 @@ constexpr auto kGrace = std::chrono::milliseconds(100);
 // Below, telling everybody everything takes no longer than a vote: as many messages at once against as many rounds.
 constexpr size_t kFewestVoters = 32;
 
-size_t voters_from_environment() {
-  const char* text = std::getenv("TESSERA_VOTE_FROM");
-  if (text == nullptr) return kFewestVoters;
-  size_t count = 0;
-  const char* end = text + std::strlen(text);
-  if (std::from_chars(text, end, count).ptr != end || count < 2) {
-    throw Error(fmt::format("TESSERA_VOTE_FROM is \"{:.40}\", not a number of ranks from 2 on", text));
-  }
-  return count;
-}
-
 }  // namespace
 
 MpiTransport::MpiTransport(std::shared_ptr<World> world, CommHandle comm, Probe probe)
@@ -42,7 +31,7 @@ MpiTransport::MpiTransport(std::shared_ptr<World> world, CommHandle comm, Probe 
       world_(std::move(world)),
       comm_(comm),
       probe_(std::move(probe)),
-      voters_(voters_from_environment()) {
+      voters_(kFewestVoters) {
   world_->check(world_->api().rank_and_size(comm_, &rank_, &size_), "MPI_Comm_rank");
   peers_ = std::vector<Peer>(static_cast<size_t>(size_));
   circle_.resize(static_cast<size_t>(size_));
@@ -51,6 +40,14 @@ MpiTransport::MpiTransport(std::shared_ptr<World> world, CommHandle comm, Probe 
   mail_ = std::make_unique<Mail>(
       *world_, comm_, rank_, [this](int peer) { return has_gone(peer); },
       [this](int from, int64_t bytes) { count_received(from, bytes); });
+}
+
+void MpiTransport::set_voters(const std::string& text) {
+  if (text.empty()) return;
+  const char* end = text.data() + text.size();
+  if (std::from_chars(text.data(), end, voters_).ptr != end || voters_ < 2) {
+    throw Error(fmt::format("TESSERA_VOTE_FROM is \"{:.40}\", not a number of ranks from 2 on", text));
+  }
 }
 
 // Whether a message to or from it makes no sense any more.
@@ -150,19 +147,22 @@ void MpiTransport::gather_polled(const Tensor& x, const Tensor& out, const Sizes
     return rank_;
   };
   try {
-    await(done, missing, deadline);
+    // Nothing tells whose part has come: one that left may have given its own before.
+    await(
+        done, [&] { return rank_; }, deadline);
   } catch (const PeerTrouble& trouble) {
     world_->keep(request, std::tuple(scratch, x, out));
     if (trouble.kind != PeerTrouble::timed_out) throw;
     call_the_roll();
-    throw PeerTrouble{PeerTrouble::timed_out, missing()};
+    throw PeerTrouble{has_left(missing()) ? PeerTrouble::closed : PeerTrouble::timed_out, missing()};
   }
 }
 
 // One call of MPI's. What does not lie in one piece goes through memory of our own.
-void MpiTransport::gather_trusted(const Tensor& x, const Tensor& out, size_t dim, const Sizes& sizes,
+void MpiTransport::gather_trusted(const Tensor& x, const Tensor& out, size_t dim, const Sizes& sizes, uint64_t call,
                                   Deadline deadline) {
   world_->check_thread();
+  peers_[static_cast<size_t>(rank_)].call = call;
   const bool in_order = out.is_contiguous() && volume(Dims(std::span(out.shape().data(), dim))) == 1;
   const Tensor mine = x.is_contiguous() && !may_overlap(x, out) ? x : x.clone();
   const Tensor arrived = in_order ? out : Tensor::empty(out.dtype(), {out.elements()});
@@ -277,6 +277,7 @@ std::unique_ptr<Transport> MpiTransport::subgroup(uint64_t, std::span<const int>
   auto group = std::make_unique<MpiTransport>(world_, made, probe_);
   group->set_prices(network_.prices);
   group->set_polls(polls_);
+  group->voters_ = voters_;
   group->set_trouble(trouble_);
   group->set_hosts(hosts_.among(members));
   return group;

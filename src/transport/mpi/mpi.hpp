@@ -36,12 +36,15 @@ class MpiTransport : public Transport {
   bool gathers_trusted(int64_t rows, int64_t row_bytes) const override {
     return world_->api().all_gather_v != nullptr && rows <= INT32_MAX && row_bytes <= INT32_MAX;
   }
-  void gather_trusted(const Tensor& x, const Tensor& out, size_t dim, const Sizes& sizes, Deadline deadline) override;
+  void gather_trusted(const Tensor& x, const Tensor& out, size_t dim, const Sizes& sizes, uint64_t call,
+                      Deadline deadline) override;
   const Network* network() const override { return &network_; }
   // By which bytes are counted; else every rank is one of its own.
   void set_hosts(Hosts hosts) { hosts_ = std::move(hosts); }
   // Whether trusted gathers are polled, as on ranks of which only one thread may call MPI: alike on all ranks.
   void set_polls(bool polls) { polls_ = polls; }
+  // From how many of them on ranks vote, as rank 0's environment says; empty: as ever. Throws Error.
+  void set_voters(const std::string& text);
   // Why ranks of one host send each other messages instead of sharing memory.
   void set_trouble(std::string trouble) { trouble_ = std::move(trouble); }
   std::string describe() const override;

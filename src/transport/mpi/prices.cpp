@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <locale>
 #include <sstream>
 
 #include <fmt/format.h>
@@ -30,12 +31,12 @@ Prices prices_of(const Topology& topology, const std::string& path) {
   throw Error(fmt::format("TESSERA_NETWORK: the topology {} has no axis called hosts", path));
 }
 
-// So many messages of so many bytes to one rank, and from another.
+// So many messages of so many bytes to one rank, and from another; kLongBytes at most together.
 class Shift {
  public:
   Shift(World& world, CommHandle comm, int to, int from)
       : world_(world), comm_(comm), to_(to), from_(from), memory_(std::make_shared<Memory>()) {
-    for (auto* bytes : {&memory_->first, &memory_->second}) bytes->resize(static_cast<size_t>(kLongBytes));
+    for (auto* place : {&memory_->first, &memory_->second}) place->resize(static_cast<size_t>(kLongBytes));
   }
 
   double us(int count, int64_t bytes, Deadline deadline) {
@@ -43,7 +44,8 @@ class Shift {
     requests_.assign(2 * static_cast<size_t>(count), 0);
     for (size_t i = 0; i < requests_.size(); i += 2) {
       const Api& api = world_.api();
-      world_.check(api.irecv(memory_->first.data(), bytes, from_, kData, comm_, &requests_[i]), "MPI_Irecv");
+      std::byte* const place = memory_->first.data() + static_cast<int64_t>(i / 2) * bytes;
+      world_.check(api.irecv(place, bytes, from_, kData, comm_, &requests_[i]), "MPI_Irecv");
       world_.check(api.isend(memory_->second.data(), bytes, to_, kData, comm_, &requests_[i + 1]), "MPI_Isend");
     }
     for (Patience patience; !is_over(); patience.pause()) {
@@ -101,6 +103,7 @@ std::string describe(const Prices& prices) {
 Prices prices_from(const std::string& wanted) {
   if (wanted.starts_with("!")) throw Error(wanted.substr(1));
   std::istringstream words(wanted);
+  words.imbue(std::locale::classic());  // the program's may have a comma where these have a point
   Prices prices;
   if (words >> prices.round_us >> prices.message_us >> prices.byte_us) return prices;
   throw Error("what rank 0 says of the network makes no sense: it is damaged");

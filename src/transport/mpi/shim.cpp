@@ -2,6 +2,7 @@
 #include <mpi.h>
 
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "api.hpp"
@@ -37,11 +38,13 @@ ThreadLevel level_of(int level) {
 }
 
 const char* library() {
-  static char text[MPI_MAX_LIBRARY_VERSION_STRING + 1] = "";
-  int length = 0;
-  MPI_Get_library_version(text, &length);
-  text[std::strcspn(text, "\n,")] = 0;
-  return text;
+  static const std::string text = [] {
+    char whole[MPI_MAX_LIBRARY_VERSION_STRING + 1] = "";
+    int length = 0;
+    MPI_Get_library_version(whole, &length);
+    return std::string(whole, std::strcspn(whole, "\n,"));
+  }();
+  return text.c_str();
 }
 
 int is_initialized(int32_t* flag) { return MPI_Initialized(flag); }
