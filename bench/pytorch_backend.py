@@ -4,7 +4,7 @@
 
 Each case runs on both backends in every round, in turns; a round's time is the slowest rank's. Printed: the median
 over the rounds of each, the best round, and two ratios: the median of the rounds', and that of the best. DTensor is
-PyTorch's own code on both sides, but for three functions that tessera replaces: see docs/pytorch-backend.md.
+PyTorch's own code on both sides, but for two functions that tessera replaces: see docs/pytorch-backend.md.
 """
 
 import argparse

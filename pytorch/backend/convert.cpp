@@ -2,7 +2,7 @@
 
 #include <sys/mman.h>
 
-#include <ATen/EmptyTensor.h>
+#include <ATen/ops/from_blob.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/Exceptions.h>
 
@@ -113,17 +113,8 @@ Reduction reduction_of(const c10d::ReduceOp& op) {
 at::Tensor as_torch(const Tensor& tensor, at::ScalarType dtype) {
   const at::IntArrayRef shape(tensor.shape().data(), tensor.shape().size());
   const at::IntArrayRef strides(tensor.strides().data(), tensor.strides().size());
-  const auto type = c10::scalarTypeToTypeMeta(dtype);
-  // As at::from_blob() does, which takes three times as long.
-  c10::DataPtr memory(
-      tensor.data(), new Tensor(tensor), [](void* kept) { delete static_cast<Tensor*>(kept); }, at::kCPU);
-  c10::Storage storage(c10::Storage::use_byte_size_t(),
-                       at::detail::computeStorageNbytes(shape, strides, type.itemsize()), std::move(memory), nullptr,
-                       false);
-  at::Tensor made =
-      at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), type);
-  made.unsafeGetTensorImpl()->set_sizes_and_strides(shape, strides);
-  return made;
+  return at::from_blob(
+      tensor.data(), shape, strides, [owner = tensor](void*) mutable { owner = {}; }, at::TensorOptions().dtype(dtype));
 }
 
 namespace {

@@ -88,10 +88,6 @@ PYBIND11_MODULE(_backend, module) {
              return group.all_reduced(input, op);
            }),
            py::arg("input"), py::arg("op"))
-      .def("all_gathered", safely([](ProcessGroupTessera& group, const at::Tensor& input, int64_t dim, int64_t extent) {
-             return group.all_gathered(input, dim, extent);
-           }),
-           py::arg("input"), py::arg("dim"), py::arg("extent"))
       .def("shard_dim_alltoall",
            safely([](ProcessGroupTessera& group, const at::Tensor& input, int64_t gather_dim, int64_t shard_dim) {
              return group.shard_dim_alltoall(input, gather_dim, shard_dim);

@@ -413,22 +413,6 @@ at::Tensor ProcessGroupTessera::all_reduced(const at::Tensor& input, const c10d:
   return as_torch(result, input.scalar_type());
 }
 
-at::Tensor ProcessGroupTessera::all_gathered(const at::Tensor& input, int64_t dim, int64_t extent) {
-  const Kind kind{OpType::ALLGATHER, "tessera:all_gather", OpCode::all_gather};
-  Tensor result;
-  launch(kind, {false, c10d::kUnsetTimeout}, {}, [&](Comm& comm, const Site& at) {
-    result = run(comm, AllGather{.x = view_of(input), .dim = dim}, at).tensor;
-  })->wait();
-  const int64_t found = result.shape(dim);
-  if (found == extent) return as_torch(result, input.scalar_type());
-  // Every rank has come so far, and is told by its own check.
-  throw c10::ValueError(
-      {__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
-      fmt::format("the ranks' parts have {} of dim {} together, and not {}: a DTensor's local tensors "
-                  "are the parts of torch.chunk()",
-                  found, dim, extent));
-}
-
 at::Tensor ProcessGroupTessera::shard_dim_alltoall(const at::Tensor& input, int64_t gather_dim, int64_t shard_dim) {
   const Kind kind{OpType::ALLTOALL, "tessera:shard_dim_alltoall", OpCode::all_to_all};
   Tensor result;

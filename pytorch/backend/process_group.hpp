@@ -70,8 +70,6 @@ class ProcessGroupTessera : public c10d::Backend {
 
   // Collective. The ranks' inputs combined, in new memory that peers read in place.
   at::Tensor all_reduced(const at::Tensor& input, const c10d::ReduceOp& op);
-  // Collective. The ranks' inputs one behind the other along dim, in such memory. `extent`: what they must make together.
-  at::Tensor all_gathered(const at::Tensor& input, int64_t dim, int64_t extent);
   // Collective. DTensor's move from a cut along gather_dim to one along shard_dim, at once and without a gather.
   at::Tensor shard_dim_alltoall(const at::Tensor& input, int64_t gather_dim, int64_t shard_dim);
 

@@ -27,10 +27,17 @@ using call::Pair;
 using Shape = std::vector<SymInt>;
 
 // Sizes whose values are there, beside a tensor whose are not.
-std::optional<Sizes> values_of(const OptionalTensor& sizes, const char* field) {
+std::optional<Sizes> values_of(const OptionalTensor& sizes, const char* field, const Comm& comm, const char* op) {
   if (!sizes || !sizes->defined() || !sizes->key_set().has_backend(c10::BackendComponent::CPUBit)) return std::nullopt;
   if (sizes->key_set().has(c10::DispatchKey::Python)) return std::nullopt;
-  return read_sizes(*sizes, field);
+  Sizes values = read_sizes(*sizes, field);
+  if (values.size() != static_cast<size_t>(comm.size())) {
+    throw ShapeError(fmt::format("{}: {} {} for {} ranks: give one for each", op, values.size(), field, comm.size()));
+  }
+  for (const int64_t value : values) {
+    if (value < 0) throw ShapeError(fmt::format("{}: {} has {}: a size cannot be negative", op, field, value));
+  }
+  return values;
 }
 
 // What only a call finds out, where nobody has given it.
@@ -46,8 +53,8 @@ SymInt found(const OptionalInt& given, const at::Tensor& x, const char* op) {
 }
 
 SymInt total_of(const OptionalInt& given, const OptionalTensor& sizes, const char* field, const at::Tensor& x,
-                const char* op) {
-  if (const auto values = given ? std::nullopt : values_of(sizes, field)) {
+                const Comm& comm, const char* op) {
+  if (const auto values = given ? std::nullopt : values_of(sizes, field, comm, op)) {
     return std::accumulate(values->begin(), values->end(), int64_t{0});
   }
   return found(given, x, op);
@@ -58,10 +65,8 @@ SymInt cut_of(const OptionalInt& given, const OptionalTensor& sizes, int64_t dim
               const char* op) {
   if (given) return *given;
   if (!sizes || !sizes->defined()) return chunk_of(x.sym_size(dim), comm.size(), comm.rank());
-  const auto values = values_of(sizes, "sizes");
-  if (!values) return found(given, x, op);
-  if (values->size() == static_cast<size_t>(comm.size())) return (*values)[static_cast<size_t>(comm.rank())];
-  throw ShapeError(fmt::format("{}: {} sizes for {} ranks: give one for each", op, values->size(), comm.size()));
+  const auto values = values_of(sizes, "sizes", comm, op);
+  return values ? SymInt((*values)[static_cast<size_t>(comm.rank())]) : found(given, x, op);
 }
 
 Shape resized(const at::Tensor& x, std::initializer_list<std::pair<int64_t, SymInt>> extents) {
@@ -81,7 +86,8 @@ Pair pair_of(const at::Tensor& x, const Shape& shape, const Comm& comm) {
 Pair all_gather(const at::Tensor& x, int64_t dim, const OptionalTensor& sizes, OptionalInt total, Name, double,
                 Name name) {
   return guarded([&] {
-    return pair_of(x, resized(x, {{dim, total_of(total, sizes, "sizes", x, "all_gather")}}), torch_comm(name));
+    const Comm comm = torch_comm(name);
+    return pair_of(x, resized(x, {{dim, total_of(total, sizes, "sizes", x, comm, "all_gather")}}), comm);
   });
 }
 
@@ -111,8 +117,9 @@ Pair all_to_all(const at::Tensor& x, int64_t split_dim, int64_t concat_dim, cons
 Pair all_to_all_v(const at::Tensor& x, const at::Tensor&, const OptionalTensor& recv_sizes, int64_t dim,
                   OptionalInt total, Name name) {
   return guarded([&] {
-    const SymInt whole = total_of(total, recv_sizes, "recv_sizes", x, "all_to_all_v");
-    return pair_of(x, resized(x, {{dim, whole}}), torch_comm(name));
+    const Comm comm = torch_comm(name);
+    const SymInt whole = total_of(total, recv_sizes, "recv_sizes", x, comm, "all_to_all_v");
+    return pair_of(x, resized(x, {{dim, whole}}), comm);
   });
 }
 
@@ -140,7 +147,7 @@ Pair scatter(const at::Tensor& x, int64_t root, int64_t dim, const OptionalTenso
 Pair gather(const at::Tensor& x, int64_t root, int64_t dim, const OptionalTensor& sizes, OptionalInt total, Name name) {
   return guarded([&] {
     const Comm comm = torch_comm(name);
-    const SymInt extent = comm.rank() == root ? total_of(total, sizes, "sizes", x, "gather") : SymInt(0);
+    const SymInt extent = comm.rank() == root ? total_of(total, sizes, "sizes", x, comm, "gather") : SymInt(0);
     return pair_of(x, resized(x, {{dim, extent}}), comm);
   });
 }
@@ -159,8 +166,10 @@ at::Tensor split(const at::Tensor& x, int64_t dim, const at::Tensor& sizes, Opti
   });
 }
 
-at::Tensor embed(const at::Tensor& x, int64_t dim, const at::Tensor& sizes, OptionalInt total, Name) {
-  return guarded([&] { return x.new_empty_symint(resized(x, {{dim, total_of(total, sizes, "sizes", x, "embed")}})); });
+at::Tensor embed(const at::Tensor& x, int64_t dim, const at::Tensor& sizes, OptionalInt total, Name name) {
+  return guarded([&] {
+    return x.new_empty_symint(resized(x, {{dim, total_of(total, sizes, "sizes", x, torch_comm(name), "embed")}}));
+  });
 }
 
 }  // namespace

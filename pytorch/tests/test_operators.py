@@ -215,6 +215,8 @@ def test_meta_tensors_have_the_shapes_of_the_others():
         assert all(t.is_meta for t in meta) and comm.stats()["calls"] == calls
         with pytest.raises(tessera.ShapeError, match="all_gather: the size of its result is found out by the call"):
             tessera.all_gather(x.to("meta"))
+        with pytest.raises(ValueError, match="2 sizes for 3 ranks"):
+            tessera.all_gather(x.to("meta"), sizes=torch.tensor([2, 4]))
 
     tessera.run(3, rank_main)
 

@@ -226,7 +226,9 @@ void hosts(Comm& comm) {
   came_once(comm, host, away * here * (whole.bytes() / n), "reduce_scatter");
   const Tensor few = all_reduce(comm, Tensor::full(DType::f64, {1000}, me));
   require(few.at<double>(999) == static_cast<double>(n * (n - 1) / 2), "a short sum");
-  came_once(comm, host, away * few.bytes(), "all_reduce in one round");
+  // So few bytes travel with what is said, which is not counted; but where ranks vote.
+  came_once(comm, host, std::getenv("TESSERA_VOTE_FROM") == nullptr ? 0 : away * few.bytes(),
+            "all_reduce in one round");
   require(comm.stats().bytes_within_host == 0, "the statistics after a reset");
 }
 
@@ -260,10 +262,10 @@ void schedules(Comm& comm, const std::string& skewed, const std::string& even) {
       for (int64_t c = 0; c < columns; c += 7) require(all.at<int64_t>(row, c) == value(row, c), "a gathered row");
     }
   }
-  Tensor part = Tensor::full(DType::f32, {64, 16}, me);
+  Tensor part = Tensor::full(DType::f32, {640, 16}, me);
   const Tensor parts = all_gather(comm, part, 1).tensor;
   require_schedule(comm, even, "an even gather");
-  for (int64_t r = 0; r < n; ++r) require(parts.at<float>(63, r * 16 + 15) == static_cast<float>(r), "an even part");
+  for (int64_t r = 0; r < n; ++r) require(parts.at<float>(639, r * 16 + 15) == static_cast<float>(r), "an even part");
   Tensor whole = Tensor::empty(DType::f32, {rows, 10});
   whole.fill([&](auto index) { return static_cast<float>(index[0] % 1000 + me); });
   const auto sum_of = [&](int64_t row) { return static_cast<float>(n * (row % 1000) + n * (n - 1) / 2); };

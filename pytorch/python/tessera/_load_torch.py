@@ -24,11 +24,12 @@ if release(torch.__version__) != release(built_for_torch):
 
 from . import _backend, _torch  # noqa: E402 - only now
 
-# The two files have what torch wraps its functions in.
+# The two files have what torch wraps its functions in, and the name is that of code which torch.fx writes.
 _site.library_paths += (
     os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
     contextlib.__file__,
     typing_extensions.__file__,
+    "<eval_with_key>",
 )
 _torch.set_library_paths(_site.library_paths)
 _backend.set_library_paths(_site.library_paths)

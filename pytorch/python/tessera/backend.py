@@ -4,12 +4,11 @@ what it moves.
 Importing this module registers it; then ``dist.init_process_group("tessera")`` or ``"cpu:tessera,cuda:nccl"`` works
 under torchrun and spawn, and so do DDP, FSDP2 and DTensor. See docs/pytorch-backend.md.
 
-Importing it also replaces three functions of DTensor, for meshes on a tessera group only; for all others, under a
-dispatch mode and while something is traced PyTorch's own run. DTensor has no all-to-all on CPU meshes: it gathers
-everything and keeps a part. Here that is a real all-to-all, in both modules that bind the function. A pending sum that
-is to be whole on every rank DTensor first copies, into fresh memory, and then adds up in place. Here it is added up
-from where it lies. Parts that are to be whole DTensor pads to one size, gathers along dim 0, cuts and joins again. Here
-they go straight to their places. ``TESSERA_DTENSOR=0`` in the environment leaves all three alone.
+Importing it also replaces two functions of DTensor, for meshes on a tessera group only; for all others, under a dispatch
+mode and while something is traced PyTorch's own run. DTensor has no all-to-all on CPU meshes: it gathers everything and
+keeps a part. Here that is a real all-to-all, in both modules that bind the function. A pending sum that is to be whole on
+every rank DTensor first copies, into fresh memory, and then adds up in place. Here it is added up from where it lies.
+``TESSERA_DTENSOR=0`` in the environment leaves both alone.
 """
 
 import functools
@@ -66,8 +65,9 @@ def _takes_over(tensor, mesh, mesh_dim, tracing):
         return None
     if tracing or torch._C._len_torch_dispatch_stack() > 0:
         return None
-    # DTensor moves parts with gradients off, and only some ranks' parts may say that they require one.
-    if tensor.requires_grad and torch.is_grad_enabled():
+    # Below autograd, where DTensor moves parts, only some ranks' parts may say that they require a gradient.
+    below = torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.AutogradFunctionality)
+    if tensor.requires_grad and torch.is_grad_enabled() and not below:
         return None
     try:
         backend = mesh.get_group(mesh_dim)._get_backend(tensor.device)
@@ -88,7 +88,7 @@ def _replace_shard_dim_alltoall():
             input = input.wait()
         group = _takes_over(input, mesh, mesh_dim, funcol._are_we_tracing())
         if group is not None:
-            return group.shard_dim_alltoall(input, gather_dim, shard_dim)
+            return group.shard_dim_alltoall(input.resolve_conj().resolve_neg(), gather_dim, shard_dim)
         return original(input, gather_dim, shard_dim, mesh, mesh_dim)
 
     _collective_utils.shard_dim_alltoall = shard_dim_alltoall
@@ -117,34 +117,15 @@ def _replace_reduce_value():
         known = self.reduce_op in _REDUCTIONS
         group = _takes_over(tensor, mesh, mesh_dim, funcol._are_we_tracing()) if known else None
         if group is not None:
-            return group.all_reduced(tensor, _REDUCTIONS[self.reduce_op])
+            return group.all_reduced(tensor.resolve_conj().resolve_neg(), _REDUCTIONS[self.reduce_op])
         return original(self, tensor, mesh, mesh_dim)
 
     placement_types.Partial._reduce_value = _reduce_value
 
 
-def _replace_to_replicate_tensor():
-    from torch.distributed import _functional_collectives as funcol
-    from torch.distributed.tensor import placement_types
-
-    original = placement_types.Shard._to_replicate_tensor
-
-    @functools.wraps(original)
-    def _to_replicate_tensor(self, local_tensor, mesh, mesh_dim, current_logical_shape):
-        if isinstance(local_tensor, funcol.AsyncCollectiveTensor):
-            local_tensor = local_tensor.wait()
-        group = _takes_over(local_tensor, mesh, mesh_dim, funcol._are_we_tracing())
-        if group is not None:
-            return group.all_gathered(local_tensor, self.dim, current_logical_shape[self.dim])
-        return original(self, local_tensor, mesh, mesh_dim, current_logical_shape)
-
-    placement_types.Shard._to_replicate_tensor = _to_replicate_tensor
-
-
 def _replace_in_dtensor():
     _replace_shard_dim_alltoall()
     _replace_reduce_value()
-    _replace_to_replicate_tensor()
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):

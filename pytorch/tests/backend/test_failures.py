@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from ranks import run_ranks, start_group
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Partial, Shard
+from torch.distributed.tensor import DTensor, Partial
 
 import tessera
 
@@ -61,7 +61,6 @@ def _lines(rank, size):
         lambda: dist.broadcast_object_list([0], 0) if rank == 0 else dist.all_gather([x + 1, x + 2], x),
         lambda: dist.send(x, 1) if rank == 0 else dist.recv(x, 0),
         lambda: DTensor.from_local(x, mesh, [Partial()], run_check=False).full_tensor(),
-        lambda: DTensor.from_local(torch.ones(2, 2 + rank), mesh, [Shard(0)], run_check=False).full_tensor(),
     ]
     for call in calls:
         kind, text = caught(call)
