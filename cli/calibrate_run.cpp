@@ -71,6 +71,7 @@ std::vector<double> measured_sizes(double most, double streamed) {
   for (double bytes = 16384; bytes < 0.6 * streamed; bytes *= 2) sizes.push_back(bytes);
   sizes.push_back(0.75 * streamed);
   sizes.push_back(1.05 * streamed);
+  for (double bytes = 2 * streamed; bytes < most; bytes *= 2) sizes.push_back(bytes);
   std::erase_if(sizes, [&](double bytes) { return bytes > 0.8 * most; });
   sizes.push_back(most);
   return sizes;
