@@ -52,6 +52,7 @@ class Engine : private Meanwhile {
         site_(site),
         call_(comm.next_call()),
         deadline_(comm.deadline()),
+        place_(find_place()),
         w_(kept<Workspace>(comm.workspace)) {}
 
   // Lets go of the tensors, so that nothing but the caller keeps them.
@@ -101,16 +102,21 @@ class Engine : private Meanwhile {
     moved_ = &trusted_;
   }
 
-  // Where to look for an earlier call like this one. A gradient has the line of its forward, and is another operation.
-  int64_t place() const {
-    const int64_t stage = batch_.empty() ? 0 : batch_[0].stage;
-    return site_.line() + 5 * static_cast<int64_t>(first_op()) + 7 * stage;
+  // A gradient has the line of its forward, and is another operation.
+  Place find_place() const {
+    Place place{Place::mix(reinterpret_cast<uintptr_t>(site_.file_name()), site_.line()), batch_.size()};
+    if (batch_.size() != 1) return place;
+    const Description& d = batch_[0];
+    place.line = Place::mix(place.line, static_cast<uint64_t>(d.op) + 256 * static_cast<uint64_t>(d.stage));
+    if (!d.x.defined()) return place;
+    for (const int64_t extent : d.x.shape()) place.form = Place::mix(place.form, static_cast<uint64_t>(extent));
+    return place;
   }
 
   // Whether this call was like the last one from its line, and is done.
   bool replay() {
     if (batch_.size() != 1 || comm_.has_deferred()) return false;
-    Agreement& agreement = comm_.agreement_at(place());
+    Agreement& agreement = comm_.agreement_at(place_);
     if (!agreement.settled) return false;
     CallPlan& plan = kept<CallPlan>(agreement.plan);
     if (!plan.replay.fits(batch_[0], site_)) return false;
@@ -180,9 +186,9 @@ class Engine : private Meanwhile {
       comm_.attach_deferred(w_.record);
       w_.words.clear();
       encode(w_.record, w_.words);
-      comm_.exchange(comm_.saying(w_.words, place()), call_, first_op(), deadline_);
+      comm_.exchange(comm_.saying(w_.words, place_), call_, first_op(), deadline_);
     }
-    Agreement& agreement = comm_.agree(call_, place());
+    Agreement& agreement = comm_.agree(call_, place_);
     CallPlan& plan = kept<CallPlan>(agreement.plan);
     plan.replay.forget();
     if (!agreement.repeated) {
@@ -448,6 +454,7 @@ class Engine : private Meanwhile {
   const Site& site_;
   const int64_t call_;
   const Deadline deadline_;
+  const Place place_;
   Workspace& w_;
   bool begun_ = false;
   bool told_ = false;             // the ranks have exchanged what they say

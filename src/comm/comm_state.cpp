@@ -136,7 +136,8 @@ CommState::CommState(std::unique_ptr<Transport> transport, std::string name, std
       rank_(transport_->rank()),
       size_(transport_->size()),
       born_in_(current_generation()),
-      timeout_(timeout.count()) {}
+      timeout_(timeout.count()),
+      agreements_(size_) {}
 
 // What goes on only on another thread is under way for good: whatever it receives into must stay.
 CommState::~CommState() {
@@ -255,7 +256,7 @@ const RawRecords& CommState::exchange(const Saying& mine, int64_t call, OpCode o
   return said_;
 }
 
-Saying CommState::saying(std::span<int64_t> words, int64_t place) {
+Saying CommState::saying(std::span<int64_t> words, const Place& place) {
   const auto bytes = std::as_bytes(words);
   const Agreement& before = agreement_at(place);
   if (!transport_->votes() || !before.settled) return Saying(bytes);
@@ -267,13 +268,12 @@ Saying CommState::saying(std::span<int64_t> words, int64_t place) {
   return repetition;
 }
 
-Agreement& CommState::agree(int64_t call, int64_t place) {
+Agreement& CommState::agree(int64_t call, const Place& place) {
   copies_.resize(said_.size());
   for (size_t r = 0; r < said_.size(); ++r) {
     copies_[r].assign(said_[r].begin(), said_[r].end());
     said_[r] = copies_[r];
   }
-  // Where a loop makes several calls, each of its lines, and each operation of a line, has a place of its own.
   Agreement& agreement = agreement_at(place);
   const bool voted = !all_said();
   agreement.repeated = voted || (agreement.settled && note_said(agreement));

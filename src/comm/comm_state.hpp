@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <deque>
@@ -19,25 +18,13 @@
 #include <tessera/work.hpp>
 
 #include "comm/agreement.hpp"
+#include "comm/agreements.hpp"
 #include "comm/brief_lock.hpp"
 #include "comm/fiber.hpp"
 #include "comm/recorder.hpp"
 #include "comm/transport.hpp"
 
 namespace tessera::detail {
-
-// What all ranks said in a call. Kept, so that of a call like an earlier one
-// (in all that any rank said, but for where its tensors lie) nothing has to be
-// worked out again: whether all bytes are the same is the whole check.
-struct Agreement {
-  std::vector<Record> records;
-  bool repeated = false;  // like the call that was settled here before
-  bool settled = false;   // the caller has worked out what follows from the
-                          // records, and put it into `plan`
-  int64_t number = 0;     // of the last call in which all said this in full
-  std::shared_ptr<void> plan;
-  std::vector<std::vector<std::byte>> said;  // the common part of each record
-};
 
 class CommState : public std::enable_shared_from_this<CommState> {
  public:
@@ -84,20 +71,24 @@ class CommState : public std::enable_shared_from_this<CommState> {
   void check_open();
   bool in_forked_child() const;
   void check_not_forked() const;
-  int64_t next_call() { return ++calls_; }
+  int64_t next_call() {  // calls are made one after the other; others only look
+    const int64_t call = calls_.load(std::memory_order_relaxed) + 1;
+    calls_.store(call, std::memory_order_release);
+    return call;
+  }
   int64_t last_call() const { return calls_; }
   CallName call_name(int64_t number) const { return {number, name_, size_}; }
 
   // How a record (of words) is said: as a repetition where this rank said the same from that place before, and that helps.
-  Saying saying(std::span<int64_t> words, int64_t place);
+  Saying saying(std::span<int64_t> words, const Place& place);
   // Says `mine` to everybody and returns what everybody said, as it came. Valid until the next exchange.
   const RawRecords& exchange(const Saying& mine, int64_t call, OpCode op, Deadline deadline);
   // Works out what that was, when all agree; throws on every rank otherwise. The place of the call says where to look for
   // an earlier one like it. Valid until the next call.
-  Agreement& agree(int64_t call, int64_t place);
+  Agreement& agree(int64_t call, const Place& place);
   // All said the same as in an earlier call, but for what changes: that is noted.
   void decode_changes(Agreement& agreement) const;
-  Agreement& agreement_at(int64_t place) { return agreements_[static_cast<uint64_t>(place) % agreements_.size()]; }
+  Agreement& agreement_at(const Place& place) { return agreements_.at(place); }
   // What was said in the last exchange; copies of it after agree().
   const RawRecords& said() const { return said_; }
   // Whether that was of all ranks: not where they have voted.
@@ -157,7 +148,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   // Kept between calls for their capacity.
   RawRecords said_;
   std::vector<std::vector<std::byte>> copies_;
-  std::array<Agreement, 16> agreements_;
+  Agreements agreements_;
 };
 
 // Sorts an exception into the kind and text that can be told to other ranks.

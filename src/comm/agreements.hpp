@@ -1,0 +1,73 @@
+// What all ranks said in earlier calls, by where those stood.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "comm/statement.hpp"
+
+namespace tessera::detail {
+
+// What all ranks said in a call. Kept, so that of a call like an earlier one
+// (in all that any rank said, but for where its tensors lie) nothing has to be
+// worked out again: whether all bytes are the same is the whole check.
+struct Agreement {
+  std::vector<Record> records;
+  bool repeated = false;  // like the call that was settled here before
+  bool settled = false;   // the caller has worked out what follows from the
+                          // records, and put it into `plan`
+  int64_t number = 0;     // of the last call in which all said this in full
+  std::shared_ptr<void> plan;
+  std::vector<std::vector<std::byte>> said;  // the common part of each record
+};
+
+// Where to look for an earlier call like this one. Two that are alike by chance cost time, nothing else.
+struct Place {
+  uint64_t line;  // and what is called there
+  uint64_t form;  // of the tensor
+
+  static uint64_t mix(uint64_t seed, uint64_t word) { return (seed ^ word) * 0x9e3779b97f4a7c15U; }
+};
+
+// Each line has four places, which it shares with few others: so that lines of one loop, and tensors of several shapes at
+// one line, do not drive each other out, while one whose shape is ever another does not drive out those of all others.
+class Agreements {
+ public:
+  explicit Agreements(int ranks) : ways_(ranks <= kManyRanks ? kWays : 1) {}
+
+  Agreement& at(const Place& place) {
+    Set& set = sets_[place.line >> kShift];
+    const uint64_t key = Place::mix(place.line, place.form);
+    for (size_t way = 0; way < ways_; ++way) {
+      if (set.keys[way] == key) return touch(set, way);
+    }
+    const auto uses = set.used.begin();
+    const auto oldest = static_cast<size_t>(std::min_element(uses, uses + static_cast<ptrdiff_t>(ways_)) - uses);
+    set.keys[oldest] = key;
+    return touch(set, oldest);
+  }
+
+ private:
+  static constexpr size_t kWays = 4, kSets = 16;
+  static constexpr int kShift = 64 - 4;
+  static constexpr int kManyRanks = 1024;  // what each of so many says takes memory
+
+  struct Set {
+    std::array<uint64_t, kWays> keys{}, used{};
+    std::array<Agreement, kWays> ways;
+  };
+
+  Agreement& touch(Set& set, size_t way) {
+    set.used[way] = ++uses_;
+    return set.ways[way];
+  }
+
+  size_t ways_;
+  uint64_t uses_ = 0;
+  std::array<Set, kSets> sets_;
+};
+
+}  // namespace tessera::detail
