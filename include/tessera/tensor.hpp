@@ -29,23 +29,11 @@ class Tensor {
   Tensor(const Tensor&) = default;
   Tensor& operator=(const Tensor&) = default;
   // What was moved from is undefined. A call moves many of these.
-  Tensor(Tensor&& other) noexcept
-      : defined_(std::exchange(other.defined_, false)),
-        read_only_(std::exchange(other.read_only_, false)),
-        dtype_(other.dtype_),
-        data_(std::exchange(other.data_, nullptr)),
-        shape_(std::move(other.shape_)),
-        strides_(std::move(other.strides_)),
-        owner_(std::move(other.owner_)) {}
+  Tensor(Tensor&& other) noexcept {
+    if (other.defined_) take(other);
+  }
   Tensor& operator=(Tensor&& other) noexcept {
-    if (this == &other) return *this;
-    defined_ = std::exchange(other.defined_, false);
-    read_only_ = std::exchange(other.read_only_, false);
-    dtype_ = other.dtype_;
-    data_ = std::exchange(other.data_, nullptr);
-    shape_ = std::move(other.shape_);
-    strides_ = std::move(other.strides_);
-    owner_ = std::move(other.owner_);
+    if (this != &other) take(other);
     return *this;
   }
 
@@ -132,6 +120,15 @@ class Tensor {
   static Tensor from_dlpack(DLManagedTensorVersioned* managed);
 
  private:
+  void take(Tensor& other) noexcept {
+    defined_ = std::exchange(other.defined_, false);
+    read_only_ = std::exchange(other.read_only_, false);
+    dtype_ = other.dtype_;
+    data_ = std::exchange(other.data_, nullptr);
+    shape_ = std::move(other.shape_);
+    strides_ = std::move(other.strides_);
+    owner_ = std::move(other.owner_);
+  }
   static Tensor checked_view(const void* data, DType dtype, const Dims& shape, int64_t available);
   void check_access(DType wanted, bool contiguous) const;
   void check_fill(const Dims& origin) const;

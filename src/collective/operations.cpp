@@ -161,8 +161,11 @@ namespace {
 
 template <class Op>
 typename Op::Result run_on(Comm& comm, const Tensor& x, Op&& op, const Site& site) {
-  op.x = x;
-  return run(comm, std::forward<Op>(op), site);
+  detail::Description description = Op::describe(std::forward<Op>(op));
+  description.x = x;
+  Outcome outcome;
+  detail::execute(comm, {&description, 1}, {&outcome, 1}, site);
+  return Op::result(std::move(outcome));
 }
 
 }  // namespace

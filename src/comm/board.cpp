@@ -99,6 +99,7 @@ Waited Board::announce(const Saying& mine, uint64_t call, std::vector<std::span<
       const size_t total = __atomic_load_n(&slots_[r].record_bytes[side], __ATOMIC_RELAXED);
       records[static_cast<size_t>(r)] = {slots_[r].record[side], total};
       longest = std::max(longest, total);
+      if (r != rank_) prefetch_to_read({slots_[r].record[side], std::min(total, kRecordBytes)});
     }
     if (longest > kRecordBytes) take_records(records, side, from);
   }

@@ -2,6 +2,7 @@
 // that one protocol serves both.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -31,6 +32,12 @@ inline void cpu_relax() {
 #elif defined(__aarch64__)
   asm volatile("yield");
 #endif
+}
+
+// Asks for memory that others have just written: its lines come together, not one after the other as they are read. Of
+// many, as many as a core waits for at once.
+inline void prefetch_to_read(std::span<const std::byte> memory) {
+  for (size_t at = 0; at < std::min<size_t>(memory.size(), 1024); at += 64) __builtin_prefetch(&memory[at]);
 }
 
 // Asks for memory that others have read, so that writing to it soon does not wait for each line.
