@@ -69,14 +69,9 @@ struct Move {
   // Ranks that want one box of one rank may want it for different sums: so it cannot be shared out among them. Alike on all
   // ranks.
   bool for_one_sum_each = false;
-  // What this rank writes in it, of its tensors `mine`.
-  int64_t received_bytes(std::span<const Tensor> mine) const {
-    int64_t bytes = 0;
-    for (const Receive& receive : receives) {
-      bytes += receive.box.elements() * size_bytes(mine[static_cast<size_t>(receive.tensor)].dtype());
-    }
-    return bytes;
-  }
+  // How large a job it is to write what this rank receives, in its tensors `mine`: the bytes, or as many as go around the
+  // cache where those tensors are in no cache. (Not sums: another round may read those at once.)
+  int64_t job_bytes(std::span<const Tensor> mine) const;
 };
 
 // Thrown through the seam when a peer does not come; the communicator makes the

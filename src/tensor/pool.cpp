@@ -13,6 +13,7 @@
 
 #include <tessera/error.hpp>
 
+#include "tensor/coldness.hpp"
 #include "tensor/poison.hpp"
 
 namespace tessera::pool {
@@ -138,7 +139,10 @@ std::shared_ptr<void> allocate(int64_t bytes) {
   constexpr int64_t kMost = int64_t{1} << 60;  // more than any address space; keeps the sums below in range
   if (bytes > kMost) out_of_memory(bytes);
   if (bytes >= kPooled) {
-    return {the_pool().take(round_up_to_class(bytes)), [](void* data) { the_pool().give(data); }};
+    const int64_t rounded = round_up_to_class(bytes);
+    void* data = the_pool().take(rounded);
+    note_block(data, rounded);
+    return {data, [](void* block) { the_pool().give(block); }};
   }
   const int64_t rounded = (std::max<int64_t>(bytes, 1) + kAlign - 1) / kAlign * kAlign;
   void* data = std::aligned_alloc(kAlign, static_cast<size_t>(rounded));

@@ -72,7 +72,7 @@ Flow::Flow(World& world, CommHandle comm, int rank, const Move& move, std::span<
       move_(move),
       mine_(mine),
       peers_(peers),
-      total_bytes_(move.received_bytes(mine)),
+      total_bytes_(move.job_bytes(mine)),
       sends_(by_peer(list_sends())),
       receives_(by_peer(list_receives())) {
   list_units();

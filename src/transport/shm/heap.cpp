@@ -9,6 +9,7 @@
 
 #include <tessera/error.hpp>
 
+#include "tensor/coldness.hpp"
 #include "tensor/poison.hpp"
 #include "transport/shm/limits.hpp"
 
@@ -53,6 +54,7 @@ std::shared_ptr<std::byte> Heap::allocate(int64_t bytes) {
     live_ += static_cast<int64_t>(size);
     unpoison(base_ + offset, size);
   }
+  if (size > kSmall) note_block(base_ + offset, static_cast<int64_t>(size));
   return {base_ + offset, [heap = shared_from_this(), offset, size](std::byte*) { heap->give(offset, size); }};
 }
 

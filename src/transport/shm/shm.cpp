@@ -249,7 +249,7 @@ void ShmTransport::reduce(const View& target, std::span<const Source> sources, c
 void ShmTransport::receive_all(const Move& move, std::span<const Tensor> mine, const PeerTensors& peers,
                                Deadline deadline) {
   list_fills(move, peers);
-  const int64_t total_bytes = move.received_bytes(mine);
+  const int64_t total_bytes = move.job_bytes(mine);
   for (const Receive& receive : move.receives) {
     const View target = view_of(mine[static_cast<size_t>(receive.tensor)]).box(receive.box);
     sources_.clear();
