@@ -34,10 +34,12 @@ struct Measurement {
   size_t axis = 0;  // which MeasuredAxis; as many as there are: between two meshes
   double bytes = 0;
   double us = 0;
+  double fitted_us = 0;  // its price in the topology that was fitted
 };
 
 // A topology in which the planner's prices come as near as they can to what was measured, by ratio: a least-squares fit.
-Topology fit_topology(const std::vector<MeasuredAxis>& axes, const std::vector<Measurement>& measured);
+// Tells each measurement's price too.
+Topology fit_topology(const std::vector<MeasuredAxis>& axes, std::vector<Measurement>& measured);
 
 // A question that was asked after the fit, of a size that was not measured.
 struct CheckRow {

@@ -102,6 +102,8 @@ class Fit {
     copy_ = curve([&](const Measurement& m) { return m.kind == StepKind::embed; });
   }
 
+  double price(const Measurement& m) const { return dot(row_of(m)); }
+
   Topology topology() {
     solve();
     thin_out();
@@ -220,8 +222,10 @@ class Fit {
 
 }  // namespace
 
-Topology fit_topology(const std::vector<MeasuredAxis>& axes, const std::vector<Measurement>& measured) {
-  Topology topology = Fit(axes, measured).topology();
+Topology fit_topology(const std::vector<MeasuredAxis>& axes, std::vector<Measurement>& measured) {
+  Fit fit(axes, measured);
+  Topology topology = fit.topology();
+  for (Measurement& m : measured) m.fitted_us = fit.price(m);
   // Axes that were measured under a name stand, by their size, for those with other names too.
   const auto named = topology.axes;
   for (const Topology::Axis& axis : named) {

@@ -96,7 +96,8 @@ std::string to_json(const CalibrateReport& report, const std::string& path) {
                         {"axis", between ? "between" : report.axes[m.axis].name},
                         {"ranks", between ? report.ranks : report.axes[m.axis].ranks()},
                         {"bytes", m.bytes},
-                        {"us", m.us}});
+                        {"us", m.us},
+                        {"fitted_us", m.fitted_us}});
   }
   const json document = {{"path", path},
                          {"ranks", report.ranks},
