@@ -1,28 +1,43 @@
 // From times to a topology. A price is a sum of a few unknown times, each 0 or more: base latencies, a latency for each
 // axis, and how much each curve rises from knot to knot. So the best topology is a least-squares fit with unknowns that
-// are not negative, and its curves ascend by themselves.
+// are not negative, and its curves ascend by themselves, but where results begin to go around the cache.
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "calibrate.hpp"
+#include "tensor/copy_kernels.hpp"
 
 namespace tessera::cli {
 namespace {
 
-constexpr size_t kMostKnots = 8;
+constexpr size_t kMostKnots = 10, kNone = std::numeric_limits<size_t>::max();
 
-// Which unknowns a curve has: one for each of its knots.
+// Which unknowns a curve has: one for each of its knots, by how much it rises to there. At the first knot from `anew` on
+// it is the time itself, which may be less than at the one before.
 struct CurveUnknowns {
   std::vector<double> knots;  // bytes
   size_t first = 0;
+  double anew = 0;
 
+  // Behind the last knot a curve goes on as it came there, so that it rises.
+  size_t begins_anew() const {
+    for (size_t i = 1; i + 1 < knots.size(); ++i) {
+      if (knots[i - 1] < anew && knots[i] >= anew) return i;
+    }
+    return kNone;
+  }
   // Adds what the curve's value at so many bytes depends on.
   void add(std::vector<double>& row, double bytes) const {
+    const size_t fresh = begins_anew();
     for (size_t i = 0; i < knots.size(); ++i) {
       const double begin = i == 0 ? 0 : knots[i - 1];
       const double part = (bytes - begin) / (knots[i] - begin);
-      row[first + i] += i + 1 == knots.size() ? std::max(part, 0.0) : std::clamp(part, 0.0, 1.0);
+      const double share = i + 1 == knots.size() ? std::max(part, 0.0) : std::clamp(part, 0.0, 1.0);
+      if (i == fresh) {
+        for (size_t k = 0; k < i; ++k) row[first + k] *= 1 - share;
+      }
+      row[first + i] += share;
     }
   }
   // Leaves out the knots that matter least, until few enough are left: those where the line past them differs least, by
@@ -49,36 +64,39 @@ struct CurveUnknowns {
   Curve curve(const std::vector<double>& solution) const {
     Curve curve;
     double us = 0;
-    for (size_t i = 0; i < knots.size(); ++i) curve.knots.push_back({knots[i], us += solution[first + i]});
+    const size_t fresh = begins_anew();
+    for (size_t i = 0; i < knots.size(); ++i) {
+      us = (i == fresh ? 0 : us) + solution[first + i];
+      curve.knots.push_back({knots[i], us});
+    }
     return curve;
   }
 };
 
 struct LinkUnknowns {
   size_t latency = 0;
-  CurveUnknowns transfer, exchange, scatter;  // combining terms is measured with moving them
+  CurveUnknowns transfer, exchange, scatter, all_reduce;  // combining terms is measured with moving them
   Link link(const std::vector<double>& x) const {
-    return {x[latency], transfer.curve(x), {}, exchange.curve(x), scatter.curve(x)};
+    return {x[latency], transfer.curve(x), {}, exchange.curve(x), scatter.curve(x), all_reduce.curve(x)};
+  }
+  void thin_out(const std::vector<double>& solution, double more_us) {
+    for (CurveUnknowns* curve : {&transfer, &exchange, &scatter, &all_reduce}) curve->thin_out(solution, more_us);
   }
 };
 
 // A direct step along an axis is a reduction, one between meshes is not.
-bool scatters(StepKind kind) {
-  return kind == StepKind::reduce_scatter || kind == StepKind::all_reduce || kind == StepKind::direct;
-}
-bool gathers(StepKind kind) { return kind == StepKind::all_gather || kind == StepKind::all_reduce; }
+bool scatters(StepKind kind) { return kind == StepKind::reduce_scatter || kind == StepKind::direct; }
 
-// At measured sizes but the smallest, which is all latency. Kinds differ a little in their sizes: one knot for all that are
-// near each other.
+// At measured sizes. Kinds differ a little in their sizes: one knot for all that are near each other. The first takes what
+// the smallest call of that kind takes longer than that of another.
 std::vector<double> knots_for(const std::vector<Measurement>& measured, auto&& counts) {
-  constexpr double kLeast = 256, kNear = 1.3;
+  constexpr double kNear = 1.3;
   std::vector<double> sizes, knots;
   for (const Measurement& m : measured) {
     if (counts(m)) sizes.push_back(m.bytes);
   }
   std::sort(sizes.begin(), sizes.end());
   for (const double size : sizes) {
-    if (size < kLeast && size != sizes.back()) continue;
     if (knots.empty() || size > kNear * knots.back()) knots.push_back(size);
   }
   return knots;
@@ -92,14 +110,22 @@ class Fit {
       LinkUnknowns& link = links_.emplace_back();
       link.latency = unknowns_++;
       const bool between = a == axes_.size();
-      const auto of = [&](auto&& counts) {
-        return curve([&](const Measurement& m) { return m.axis == a && counts(m.kind); });
+      const auto n = static_cast<double>(between ? 1 : axes[a].ranks());
+      // `part`: how much of what it gets a rank receives.
+      const auto of = [&](double part, auto&& counts) {
+        return curve(part, [&](const Measurement& m) { return m.axis == a && counts(m.kind); });
       };
-      link.transfer = of([&](StepKind kind) { return between ? kind == StepKind::direct : gathers(kind); });
-      link.exchange = of([&](StepKind kind) { return !between && kind == StepKind::all_to_all; });
-      link.scatter = of([&](StepKind kind) { return !between && scatters(kind); });
+      const auto only = [](StepKind wanted) { return [wanted](StepKind kind) { return kind == wanted; }; };
+      if (between) {
+        link.transfer = of(1, only(StepKind::direct));
+        continue;
+      }
+      link.transfer = of((n - 1) / n, only(StepKind::all_gather));
+      link.exchange = of((n - 1) / n, only(StepKind::all_to_all));
+      link.scatter = of(n - 1, scatters);
+      link.all_reduce = of((n - 1) / n, only(StepKind::all_reduce));
     }
-    copy_ = curve([&](const Measurement& m) { return m.kind == StepKind::embed; });
+    copy_ = curve(1, [&](const Measurement& m) { return m.kind == StepKind::embed; });
   }
 
   double price(const Measurement& m) const { return dot(row_of(m)); }
@@ -122,19 +148,15 @@ class Fit {
  private:
   static constexpr size_t kBase = 0, kExchangeBase = 1;
 
-  CurveUnknowns curve(auto&& counts) {
-    CurveUnknowns curve{knots_for(measured_, counts), unknowns_};
+  CurveUnknowns curve(double part, auto&& counts) {
+    CurveUnknowns curve{knots_for(measured_, counts), unknowns_, part * static_cast<double>(kStreamBytes)};
     unknowns_ += curve.knots.size();
     return curve;
   }
 
   void thin_out() {
     const double more_us = std::max(solution_[kBase] + solution_[kExchangeBase], 0.1) / 2;
-    for (LinkUnknowns& link : links_) {
-      link.transfer.thin_out(solution_, more_us);
-      link.exchange.thin_out(solution_, more_us);
-      link.scatter.thin_out(solution_, more_us);
-    }
+    for (LinkUnknowns& link : links_) link.thin_out(solution_, more_us);
     copy_.thin_out(solution_, 0.1);
   }
 
@@ -150,10 +172,11 @@ class Fit {
     const double hops = between ? 1 : static_cast<double>(axes_[m.axis].ranks() - 1);
     row[m.kind == StepKind::all_to_all || m.kind == StepKind::direct ? kExchangeBase : kBase] = 1;
     row[link.latency] = m.kind == StepKind::all_reduce ? 2 * hops : hops;
-    if (between || gathers(m.kind)) link.transfer.add(row, m.bytes);
-    if (between) return row;
-    if (m.kind == StepKind::all_to_all) link.exchange.add(row, m.bytes);
-    if (scatters(m.kind)) link.scatter.add(row, m.bytes);
+    const CurveUnknowns& curve = between || m.kind == StepKind::all_gather ? link.transfer
+                                 : m.kind == StepKind::all_to_all          ? link.exchange
+                                 : m.kind == StepKind::all_reduce          ? link.all_reduce
+                                                                           : link.scatter;
+    curve.add(row, m.bytes);
     return row;
   }
 

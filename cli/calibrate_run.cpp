@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <numeric>
+#include <random>
 #include <sstream>
 
 #include <fmt/format.h>
@@ -16,6 +17,7 @@
 #include "bench_session.hpp"
 #include "calibrate.hpp"
 #include "collective/moves.hpp"
+#include "comm/board.hpp"
 #include "progress.hpp"
 #include "tensor/copy_kernels.hpp"
 
@@ -63,14 +65,16 @@ Dims matrix(double bytes, int64_t ranks) {
 
 double bytes_of_shape(const Dims& shape) { return static_cast<double>(volume(shape)) * kElementBytes; }
 
-// The first is all latency. Up to 8 KiB of a rank travel with the announcement, so there are sizes on both sides of that.
-// `streamed`: so much is received where results begin to go around the cache. From there on a byte costs less, so sizes are
-// some way before it and just behind it: one just before it would stand for few others.
-std::vector<double> measured_sizes(double most, double streamed) {
-  std::vector<double> sizes = {16, 1024, 2048, 4096, 6144, 8192, 12288};
-  for (double bytes = 16384; bytes < 0.6 * streamed; bytes *= 2) sizes.push_back(bytes);
-  sizes.push_back(0.75 * streamed);
-  sizes.push_back(1.05 * streamed);
+// The first is all latency. `announced`: so much is received where a rank's part is the largest that travels with its
+// announcement, so there are sizes on both sides of that. `streamed`: the same where results begin to go around the cache.
+// From there on a byte costs less, so sizes are some way before it and just behind it: one just before it would stand for
+// few others.
+std::vector<double> measured_sizes(double most, double announced, double streamed) {
+  std::vector<double> sizes = {16};
+  for (double bytes = 1024; bytes < 0.6 * announced; bytes *= 2) sizes.push_back(bytes);
+  for (const double times : {0.7, 0.92, 1.1, 1.5}) sizes.push_back(times * announced);
+  for (double bytes = 2 * announced; bytes < 0.6 * streamed; bytes *= 2) sizes.push_back(bytes);
+  for (const double times : {0.75, 1.05}) sizes.push_back(times * streamed);
   for (double bytes = 2 * streamed; bytes < most; bytes *= 2) sizes.push_back(bytes);
   std::erase_if(sizes, [&](double bytes) { return bytes > 0.8 * most; });
   sizes.push_back(most);
@@ -125,17 +129,16 @@ class Calibration {
     const size_t steps = (cases.size() + questions.size()) * kCalibrateRounds + cases.size();
     share_ns_ = report_.options.seconds * 1e9 / static_cast<double>(steps);
     Progress progress(steps);
-    // One round for plans to begin with. Then what is fitted and what is checked takes turns, so that a machine which gets
-    // busier meanwhile does so for both.
-    measure(cases, progress);
+    // One round for plans to begin with. Then what is fitted and what is checked takes turns, in another order each round, so
+    // that a machine which gets busier meanwhile does so for all of them.
+    take_round(cases, progress);
     fit(cases);
     plan_all(questions);
     for (FitCase& c : cases) c.rounds.clear();
     const auto begun = std::chrono::steady_clock::now();
     for (rounds_ = 0; rounds_ < kCalibrateRounds; ++rounds_) {
       if (rounds_ > 1 && Seconds(std::chrono::steady_clock::now() - begun).count() > report_.options.seconds) break;
-      measure(cases, progress);
-      for (Asked& asked : asked_) check(asked, progress);
+      take_round(cases, progress);
     }
     fit(cases);
     report(questions, progress);
@@ -189,37 +192,37 @@ class Calibration {
     return {kind, axis, Plan(from, to, shape, DType::f32, {step}, Topology()), bytes};
   }
 
-  // `bytes`: what the busiest rank is to receive.
-  void add_fit_cases(std::vector<FitCase>& cases, size_t a, double bytes) const {
+  void add_fit_cases(std::vector<FitCase>& cases, size_t a) const {
     const MeasuredAxis& axis = report_.axes[a];
-    const auto n = static_cast<double>(axis.ranks());
-    const Dims shape = matrix(bytes * n / (n - 1), axis.ranks());
-    const double missing = bytes_of_shape(shape) * (n - 1) / n;
-    const auto add = [&](StepKind kind, const Placement& from, const Placement& to, const Dims& of, double moved) {
-      cases.push_back(one_step(kind, a, moved, along(axis, from, of), along(axis, to, of), of));
+    const auto n = static_cast<double>(axis.ranks()), most = static_cast<double>(most_bytes_);
+    // `whole`: the bytes of the tensor for each that the busiest rank is to receive.
+    const auto add = [&](StepKind kind, const Placement& from, const Placement& to, double whole, auto&& fits) {
+      const auto part = [&](const Placement& p) { return p.kind == Placement::Kind::shard ? whole / n : whole; };
+      for (const double bytes : measured_sizes(most, kInlineBytes / part(from), kStreamBytes / part(to))) {
+        const Dims shape = matrix(bytes * whole, axis.ranks());
+        if (!fits(bytes_of_shape(shape))) continue;
+        cases.push_back(
+            one_step(kind, a, bytes_of_shape(shape) / whole, along(axis, from, shape), along(axis, to, shape), shape));
+      }
     };
-    add(StepKind::all_gather, Shard(0), Replicate(), shape, missing);
-    add(StepKind::reduce_scatter, Partial(), Shard(0), shape, missing);
-    // Priced as a reduce-scatter and a gather. Small ones are one round: there, and of two ranks, the planner takes the
-    // exchange below. To fit them too would only make the two halves seem cheaper than they are.
-    const bool is_both = axis.ranks() > 2 && bytes_of_shape(shape) > kOneRoundBytes;
-    if (is_both) add(StepKind::all_reduce, Partial(), Replicate(), shape, missing);
-    const Dims larger = matrix(bytes * n * n / (n - 1), axis.ranks());
-    add(StepKind::all_to_all, Shard(0), Shard(1), larger, bytes_of_shape(larger) * (n - 1) / n / n);
-    // A reduction in one exchange, which is what the planner takes where an all-reduce would need two rounds.
-    const Dims smaller = matrix(bytes / (n - 1), axis.ranks());
-    add(StepKind::direct, Partial(), Replicate(), smaller, bytes_of_shape(smaller) * (n - 1));
-    if (a == 0) add(StepKind::embed, Shard(0), Partial(), shape, bytes_of_shape(shape));
+    const auto all = [](double) { return true; };
+    const double missing = n / (n - 1);
+    add(StepKind::all_gather, Shard(0), Replicate(), missing, all);
+    add(StepKind::reduce_scatter, Partial(), Shard(0), missing, all);
+    // Smaller ones are one round, and no dearer than the exchange below.
+    add(StepKind::all_reduce, Partial(), Replicate(), missing, [](double bytes) { return bytes > kOneRoundBytes; });
+    add(StepKind::all_to_all, Shard(0), Shard(1), missing * n, all);
+    // A reduction in one exchange, which is what the planner takes where an all-reduce would need two rounds. All ranks read
+    // the same, so that more of it is in a cache than of a reduce-scatter, which has the same curve: larger ones, which no
+    // plan takes, are left out.
+    add(StepKind::direct, Partial(), Replicate(), 1 / (n - 1), [](double bytes) { return bytes < 65536; });
+    if (a == 0) add(StepKind::embed, Shard(0), Partial(), 1, all);
   }
 
   std::vector<FitCase> fit_cases() const {
     std::vector<FitCase> cases;
-    const auto most = static_cast<double>(most_bytes_), streamed = static_cast<double>(kStreamBytes);
-    for (size_t a = 0; a < report_.axes.size(); ++a) {
-      const auto n = static_cast<double>(report_.axes[a].ranks());
-      for (const double bytes : measured_sizes(most, streamed * (n - 1) / n)) add_fit_cases(cases, a, bytes);
-    }
-    for (const double bytes : measured_sizes(most, streamed)) {
+    for (size_t a = 0; a < report_.axes.size(); ++a) add_fit_cases(cases, a);
+    for (const double bytes : measured_sizes(static_cast<double>(most_bytes_), kInlineBytes, kStreamBytes)) {
       const Dims shape = matrix(bytes * ranks_ / 2, ranks_ / 2);
       cases.push_back(one_step(StepKind::direct, report_.axes.size(), bytes_of_shape(shape) / (ranks_ / 2),
                                half(false, shape), half(true, shape), shape));
@@ -296,11 +299,19 @@ class Calibration {
     return least_of(slowest(fmt::format("turn samples={:.0f} inner={:.0f}", samples, inner))) / 1000;
   }
 
-  void measure(std::vector<FitCase>& cases, Progress& progress) {
-    for (FitCase& c : cases) {
-      progress.step(fmt::format("measuring {} of {}", name(c.kind), size_text(std::llround(c.bytes))));
-      c.rounds.push_back(best_us(c.plan.to_json()));
+  void take_round(std::vector<FitCase>& cases, Progress& progress) {
+    std::vector<size_t> order(cases.size() + asked_.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::shuffle(order.begin(), order.end(), shuffling_);
+    for (const size_t i : order) {
+      if (i < cases.size()) measure(cases[i], progress);
+      else check(asked_[i - cases.size()], progress);
     }
+  }
+
+  void measure(FitCase& c, Progress& progress) {
+    progress.step(fmt::format("measuring {} of {}", name(c.kind), size_text(std::llround(c.bytes))));
+    c.rounds.push_back(best_us(c.plan.to_json()));
   }
 
   void fit(const std::vector<FitCase>& cases) {
@@ -356,6 +367,7 @@ class Calibration {
   double share_ns_ = 0;  // of a case, in a round
   int rounds_ = 0;       // that there was time for
   std::vector<Asked> asked_;
+  std::mt19937 shuffling_;
 };
 
 }  // namespace

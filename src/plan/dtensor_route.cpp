@@ -72,7 +72,9 @@ class Route {
     } else if (before.kind == Kind::shard && after.kind == Kind::shard) {
       us = ring_us(axis, bytes_, link.of_exchange()) + topology_.exchange_base_us - topology_.base_us;
     } else if (before.kind == Kind::partial && after.kind == Kind::replicate) {
-      us = ring_us(axis, bytes_, link.of_scatter()) + ring_us(axis, bytes_, link.transfer) - topology_.base_us;
+      us = link.all_reduce.knots.empty()
+               ? ring_us(axis, bytes_, link.of_scatter()) + ring_us(axis, bytes_, link.transfer) - topology_.base_us
+               : ring_us(axis, bytes_, link.all_reduce) + (n - 1) * link.latency_us;
     } else if (before.kind == Kind::partial && after.kind == Kind::shard) {
       us = ring_us(axis, bytes_, link.of_scatter());
       bytes_ /= n;

@@ -97,7 +97,7 @@ Curve curve_in(const Field& object, const char* key) {
 
 Link link_in(const Field& object) {
   return {number_or(object, "latency_us", 0), curve_in(object, "transfer"), curve_in(object, "reduce"),
-          curve_in(object, "exchange"), curve_in(object, "scatter")};
+          curve_in(object, "exchange"),       curve_in(object, "scatter"),  curve_in(object, "all_reduce")};
 }
 
 std::vector<Topology::Axis> axes_in(const Field& object, const char* key) {
@@ -139,6 +139,7 @@ std::string text_of(const Link& link, const std::string& indent) {
   add("reduce", link.reduce);
   if (!link.exchange.knots.empty()) add("exchange", link.exchange);
   if (!link.scatter.knots.empty()) add("scatter", link.scatter);
+  if (!link.all_reduce.knots.empty()) add("all_reduce", link.all_reduce);
   return text;
 }
 

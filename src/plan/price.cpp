@@ -18,9 +18,13 @@ double Graph::rings_us(uint32_t axes, double bytes, Ring ring) const {
     const double part = bytes * (left * (n - 1) / n / ((ranks - 1) / ranks));
     const Link& link = links_[a];
     const double latency = (n - 1) * link.latency_us;
+    left /= n;
+    if (ring == Ring::both && !link.all_reduce.knots.empty()) {
+      us += 2 * latency + link.all_reduce(part);
+      continue;
+    }
     if (ring != Ring::scatter) us += latency + link.transfer(part);
     if (ring != Ring::gather) us += latency + link.of_scatter()(part) + link.reduce(part);
-    left /= n;
   }
   return us;
 }

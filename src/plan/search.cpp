@@ -10,7 +10,7 @@
 namespace tessera {
 namespace {
 
-// No number of bytes goes faster than at this many µs a byte.
+// No number of bytes goes faster than at this many µs a byte. Time does not fall behind the last knot.
 double least_slope(const Curve& curve) {
   double slope = kNever;
   for (const Curve::Knot& knot : curve.knots) slope = std::min(slope, knot.us / knot.bytes);
@@ -22,7 +22,8 @@ double least_slope(const Curve& curve) {
 
 // Whichever step it goes by.
 double least_slope(const Link& link) {
-  return std::min({least_slope(link.transfer), least_slope(link.of_exchange()), least_slope(link.of_scatter())});
+  const double half = link.all_reduce.knots.empty() ? kNever : least_slope(link.all_reduce) / 2;
+  return std::min({least_slope(link.transfer), least_slope(link.of_exchange()), least_slope(link.of_scatter()), half});
 }
 
 // Whether a bound is below a cost by more than rounding.

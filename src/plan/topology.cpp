@@ -31,16 +31,16 @@ void check_us(double us, const std::string& field) {
 }
 
 void check_curve(const Curve& curve, const std::string& field) {
-  double bytes = 0, us = 0;
+  Curve::Knot before;
   for (const Curve::Knot& knot : curve.knots) {
-    if (!std::isfinite(knot.bytes) || knot.bytes <= bytes || !is_time(knot.us) || knot.us < us) {
+    const bool falls = &knot == &curve.knots.back() && knot.us < before.us;
+    if (!std::isfinite(knot.bytes) || knot.bytes <= before.bytes || !is_time(knot.us) || falls) {
       throw Error(
           fmt::format("the topology's {} has the knot ({} bytes, {} us) behind ({}, {}): bytes must ascend from "
-                      "above 0, and time must not fall",
-                      field, knot.bytes, knot.us, bytes, us));
+                      "above 0, and time must not fall behind the last knot",
+                      field, knot.bytes, knot.us, before.bytes, before.us));
     }
-    bytes = knot.bytes;
-    us = knot.us;
+    before = knot;
   }
 }
 
@@ -50,6 +50,7 @@ void check_link(const Link& link, const std::string& field) {
   check_curve(link.reduce, field + " reduce");
   check_curve(link.exchange, field + " exchange");
   check_curve(link.scatter, field + " scatter");
+  check_curve(link.all_reduce, field + " all_reduce");
 }
 
 void check_axis(const Topology::Axis& axis, const std::string& field) {
@@ -87,6 +88,7 @@ void mix_in(size_t& seed, const Link& link) {
   mix_in(seed, link.reduce);
   mix_in(seed, link.exchange);
   mix_in(seed, link.scatter);
+  mix_in(seed, link.all_reduce);
 }
 
 }  // namespace

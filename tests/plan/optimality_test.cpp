@@ -120,9 +120,14 @@ double rings(const World& w, const std::set<size_t>& axes, double bytes, double 
     const auto n = static_cast<double>(w.mesh().size(a));
     const Link& link = w.topology.axes[a].link;
     const double part = bytes * left * (1 - 1 / n) / (1 - 1 / ranks);
-    us += times * (n - 1) * link.latency_us + (reduces ? link.of_scatter()(part) + link.reduce(part) : 0);
-    if (!reduces || times == 2) us += link.transfer(part);
     left /= n;
+    us += times * (n - 1) * link.latency_us;
+    if (times == 2 && !link.all_reduce.knots.empty()) {
+      us += link.all_reduce(part);
+      continue;
+    }
+    us += reduces ? link.of_scatter()(part) + link.reduce(part) : 0;
+    if (!reduces || times == 2) us += link.transfer(part);
   }
   return us;
 }
@@ -366,15 +371,16 @@ Topology pick_times(const Mesh& mesh) {
   for (const MeshAxis& axis : mesh.axes()) {
     Link link{static_cast<double>(pick(0, 4)) / 8, Curve{{{static_cast<double>(pick(8, 40)), 1}, {400, 20}}}, {}};
     if (pick(0, 2) == 0) link.reduce = Curve{{{50, 0.5}}};
-    // As steep as may be, and in another order than the axes' transfers.
+    // As steep as may be, some with less time for more bytes, and in another order than the axes' transfers.
     const auto pick_curve = [] {
-      const double steep[] = {2, 20, 200};
-      return pick(0, 1) == 0 ? Curve{{{static_cast<double>(pick(8, 40)), 1}, {300, 20}}}
-                             : Curve{{{100, steep[pick(0, 2)]}}};
+      const double steep[] = {2, 20, 200}, few = static_cast<double>(pick(8, 40));
+      const Curve kinds[] = {{{{few, 1}, {300, 20}}}, {{{100, steep[pick(0, 2)]}}}, {{{few, 4}, {60, 1}, {300, 20}}}};
+      return kinds[pick(0, 2)];
     };
     if (pick(0, 2) == 0) link.transfer = pick_curve();
     if (pick(0, 2) == 0) link.exchange = pick_curve();
     if (pick(0, 2) == 0) link.scatter = pick_curve();
+    if (pick(0, 2) == 0) link.all_reduce = pick_curve();
     topology.axes.push_back({axis.name, link});
   }
   return topology;
