@@ -7,6 +7,7 @@ concatenate, and select what is no padding. The protocol and the values are thos
 """
 
 import os
+import re
 import socket
 import sys
 import time
@@ -158,11 +159,25 @@ def turn(case, first, samples, inner, check):
     return number, times[1:], wrong
 
 
+def cores_first():
+    """The CPUs that this process may use: one of each core first, as play.hpp has them."""
+    first, second, cores = [], [], set()
+    for cpu in sorted(os.sched_getaffinity(0)):
+        try:
+            with open(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") as siblings:
+                core = int(re.match(r"\d+", siblings.read()).group())
+        except (OSError, AttributeError):
+            core = cpu
+        (second if core in cores else first).append(cpu)
+        cores.add(core)
+    return first + second
+
+
 def take_core(rank, ranks):
     """Rank r on the r-th core, as every player does; Gloo's own threads, which are there by now, stay free."""
-    cores = sorted(os.sched_getaffinity(0))
-    if len(cores) >= ranks:
-        os.sched_setaffinity(0, {cores[rank]})
+    cpus = cores_first()
+    if len(cpus) >= ranks:
+        os.sched_setaffinity(0, {cpus[rank]})
 
 
 def play(lines, send, rank):

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <fstream>
 #include <limits>
 #include <string>
 #include <vector>
@@ -27,19 +28,32 @@ class Rank {
   virtual std::string how() const { return {}; }  // the last call went, in words; empty: there was nothing to choose
 };
 
+// The CPUs that this thread may use: one of each core first, then those that share a core with one of them.
+inline std::vector<int> cores_first() {
+  cpu_set_t allowed;
+  std::vector<int> first, second, cores;
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return first;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &allowed)) continue;
+    int core = cpu;  // the first CPU of its core
+    std::ifstream("/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/thread_siblings_list") >> core;
+    const bool fresh = std::find(cores.begin(), cores.end(), core) == cores.end();
+    cores.push_back(core);
+    (fresh ? first : second).push_back(cpu);
+  }
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
 // Rank r on the r-th core, where there are enough of them: else the luck of a turn is whether the scheduler has put two
 // ranks that wait for each other on one core. Only this thread; what a library has started beside it stays free.
 inline void take_core(int rank, int ranks) {
-  cpu_set_t allowed;
-  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0 || CPU_COUNT(&allowed) < ranks) return;
-  for (size_t core = 0, seen = 0; core < CPU_SETSIZE; ++core) {
-    if (!CPU_ISSET(core, &allowed) || seen++ != static_cast<size_t>(rank)) continue;
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(core, &one);
-    sched_setaffinity(0, sizeof(one), &one);
-    return;
-  }
+  const std::vector<int> cpus = cores_first();
+  if (static_cast<int>(cpus.size()) < ranks) return;
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(cpus[static_cast<size_t>(rank)], &one);
+  sched_setaffinity(0, sizeof(one), &one);
 }
 
 class Play {
