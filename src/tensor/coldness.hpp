@@ -5,6 +5,10 @@
 
 namespace tessera {
 
+// How many bytes must be handed out in between: a quarter of the last-level cache, of which a rank's inputs and its peers
+// take their share too.
+uint64_t cold_distance();
+
 // The process has been given `bytes` at `block`, to write to. Any thread.
 void note_block(const void* block, int64_t bytes);
 
