@@ -169,11 +169,17 @@ class Calibration {
 
   // What is asked ------------------------------------------------------------------------------------------------------
 
-  // Replicated but for one axis.
+  // Each group of ranks along the axis has such a matrix of its own: the other axes cut one more dimension. If all groups had
+  // the same one, a plan could let them share the work, which is no collective on one axis.
+  static Dims in_groups(const MeasuredAxis& axis, const Dims& shape) {
+    Dims whole = shape;
+    whole.push_back(axis.mesh.size() / axis.ranks());
+    return whole;
+  }
   static Layout along(const MeasuredAxis& axis, const Placement& placement, const Dims& shape) {
-    std::vector<Placement> placements(axis.mesh.ndim(), Replicate());
+    std::vector<Placement> placements(axis.mesh.ndim(), Shard(2));
     placements[axis.axis] = placement;
-    return Layout(axis.mesh, std::move(placements)).resolved(shape);
+    return Layout(axis.mesh, std::move(placements)).resolved(in_groups(axis, shape));
   }
 
   // Half of the ranks, to hand something to the other half.
@@ -201,8 +207,8 @@ class Calibration {
       for (const double bytes : measured_sizes(most, kInlineBytes / part(from), kStreamBytes / part(to))) {
         const Dims shape = matrix(bytes * whole, axis.ranks());
         if (!fits(bytes_of_shape(shape))) continue;
-        cases.push_back(
-            one_step(kind, a, bytes_of_shape(shape) / whole, along(axis, from, shape), along(axis, to, shape), shape));
+        cases.push_back(one_step(kind, a, bytes_of_shape(shape) / whole, along(axis, from, shape),
+                                 along(axis, to, shape), in_groups(axis, shape)));
       }
     };
     const auto all = [](double) { return true; };
@@ -236,7 +242,7 @@ class Calibration {
     const Dims shape = matrix(bytes * n / (n - 1), axis.ranks()),
                larger = matrix(bytes * n * n / (n - 1), axis.ranks());
     const auto add = [&](const char* what, const Placement& from, const Placement& to, const Dims& whole) {
-      questions.push_back({what + of, along(axis, from, whole), along(axis, to, whole), whole});
+      questions.push_back({what + of, along(axis, from, whole), along(axis, to, whole), in_groups(axis, whole)});
     };
     add("all_gather", Shard(0), Replicate(), shape);
     add("reduce_scatter", Partial(), Shard(0), shape);
