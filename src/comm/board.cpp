@@ -17,9 +17,6 @@ size_t head_bytes() { return (sizeof(BoardHead) + alignof(Slot) - 1) / alignof(S
 // No call says more. A peer whose memory is damaged must not make this one take all there is.
 constexpr size_t kLongestRecord = size_t{1} << 28;
 
-// So many looks come without a pause between them, which takes as long as half the wait of a small call.
-constexpr int kEager = 100;
-
 std::atomic<void (*)()> wait_hook{nullptr};
 
 // Counts this rank among those to be woken.
@@ -59,7 +56,7 @@ Board::Board(void* memory, int rank, int size, std::chrono::nanoseconds patience
       slots_(reinterpret_cast<Slot*>(static_cast<std::byte*>(memory) + head_bytes())),
       rank_(rank),
       size_(size),
-      spins_(spins_for(size)),
+      looks_(size),
       patience_(patience),
       records_(static_cast<size_t>(size)) {}
 
@@ -146,13 +143,13 @@ void Board::step() {
 
 Waited Board::wait_for(int peer, Deadline deadline, int* lost) {
   Slot& slot = slots_[peer];
-  for (int i = 0; i < spins_; ++i) {
-    const uint32_t word = slot.step.load(std::memory_order_acquire);
-    if (reached(word, steps_)) return Waited::reached;
-    if ((word & 1) != 0) return Waited::closed;
-    if (i >= kEager) cpu_relax();
-  }
-  return sleep_for(slot, deadline, lost);
+  uint32_t word = 0;
+  const bool moved = looks_.until([&] {
+    word = slot.step.load(std::memory_order_acquire);
+    return reached(word, steps_) || (word & 1) != 0;
+  });
+  if (!moved) return sleep_for(slot, deadline, lost);
+  return reached(word, steps_) ? Waited::reached : Waited::closed;
 }
 
 int Board::dead_before_its_step() const {

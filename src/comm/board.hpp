@@ -142,7 +142,7 @@ class Board {
   Slot* slots_;
   int rank_;
   int size_;
-  int spins_;
+  Looks looks_;
   uint32_t steps_ = 0;          // twice the steps this rank has made
   uint32_t announcements_ = 0;  // their parity says which of the two records is in use
   std::chrono::nanoseconds patience_;

@@ -1,6 +1,7 @@
 #include "comm/futex.hpp"
 
 #include <linux/futex.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -33,7 +34,30 @@ Clock::time_point coarse_now() {
   return Clock::time_point(std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec));
 }
 
-int spins_for(int ranks) { return ranks <= static_cast<int>(std::thread::hardware_concurrency()) ? 2000 : 20; }
+namespace {
+
+bool has_a_core_each(int ranks) { return ranks <= static_cast<int>(std::thread::hardware_concurrency()); }
+
+}  // namespace
+
+int spins_for(int ranks) { return has_a_core_each(ranks) ? 2000 : 20; }
+
+Looks::Looks(int ranks) : spins_(spins_for(ranks)), yields_(has_a_core_each(ranks) ? 0 : 100) {}
+
+bool Looks::leave_core() {
+  // Somebody who computes now and then costs a short rest; somebody who is still there after that, long ones.
+  constexpr std::chrono::milliseconds kLong{1}, kSoon{100}, kShortRest{50}, kLongRest{2000};
+  static std::atomic<Clock::rep> rested_at{0};
+  const auto before = Clock::now();
+  const Clock::time_point rested(Clock::duration(rested_at.load(std::memory_order_relaxed)));
+  if (before < rested) return false;
+  sched_yield();
+  const auto after = Clock::now();
+  if (after - before < kLong) return true;
+  const auto rest = before - rested < kSoon ? kLongRest : kShortRest;
+  rested_at.store((after + rest).time_since_epoch().count(), std::memory_order_relaxed);
+  return false;
+}
 
 void futex_wake_all(const std::atomic<uint32_t>& word) {
   syscall(SYS_futex, address(word), FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);

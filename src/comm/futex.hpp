@@ -22,9 +22,6 @@ Clock::time_point coarse_now();
 void futex_wait(const std::atomic<uint32_t>& word, uint32_t expected, Deadline deadline);
 void futex_wake_all(const std::atomic<uint32_t>& word);
 
-// How often a waiting rank looks before it sleeps: spinning pays only while the one waited for can run at the same time.
-int spins_for(int ranks);
-
 // Tells the core that this is a waiting loop.
 inline void cpu_relax() {
 #if defined(__x86_64__)
@@ -39,6 +36,42 @@ inline void cpu_relax() {
 inline void prefetch_to_read(std::span<const std::byte> memory) {
   for (size_t at = 0; at < std::min<size_t>(memory.size(), 1024); at += 64) __builtin_prefetch(&memory[at]);
 }
+
+// How often a waiting rank looks before it does anything else: spinning pays only while the one waited for can run at the
+// same time.
+int spins_for(int ranks);
+
+// How a waiting rank looks before it sleeps. Where each of `ranks` can have a core it spins. Else it leaves the core, which
+// may be the very one that the rank waited for needs, to any other that can run: that takes a fraction of what a sleep and
+// a wake do. But who sleeps gets the core back sooner from a program that computes without end, so that near such a one it
+// sleeps at once.
+class Looks {
+ public:
+  explicit Looks(int ranks);
+
+  // Whether pred() held at one of the looks.
+  template <class Pred>
+  bool until(const Pred& pred) const {
+    for (int i = 0; i < spins_; ++i) {
+      if (pred()) return true;
+      if (i >= kEager) cpu_relax();
+    }
+    bool shared = true;
+    for (int i = 0; i < yields_ && shared; ++i) {
+      shared = leave_core();
+      if (pred()) return true;
+    }
+    return false;
+  }
+
+ private:
+  // So many looks come without a pause between them, which takes as long as half the wait of a small call.
+  static constexpr int kEager = 100;
+  // Whether to do it again: not for a while after it took long.
+  static bool leave_core();
+
+  int spins_, yields_;
+};
 
 // Asks for memory that others have read, so that writing to it soon does not wait for each line.
 inline void prefetch_to_write(std::span<const std::byte> memory) {

@@ -39,7 +39,7 @@ World::World(std::shared_ptr<Segment> segment, int rank, Way way, Deadline deadl
     : segment_(std::move(segment)),
       rank_(rank),
       way_(way),
-      spins_(spins_for(segment_->ranks())),
+      looks_(segment_->ranks()),
       identities_(static_cast<size_t>(segment_->ranks())),
       dead_(static_cast<size_t>(segment_->ranks())),
       watched_(static_cast<size_t>(segment_->ranks()) + 2, -1) {

@@ -49,10 +49,7 @@ class World {
   // Waits until pred() holds, which others make true and then ring() this rank; false at the deadline.
   template <class Pred>
   bool await(Deadline deadline, const Pred& pred) const {
-    for (int i = 0; i < spins_; ++i) {
-      if (pred()) return true;
-      cpu_relax();
-    }
+    if (looks_.until(pred)) return true;
     Place& place = segment_->place(rank_);
     place.sleepers.fetch_add(1, std::memory_order_seq_cst);
     bool holds = false;
@@ -89,7 +86,7 @@ class World {
   const std::shared_ptr<Segment> segment_;
   const int rank_;
   const Way way_;
-  const int spins_;
+  const Looks looks_;
   std::shared_ptr<Heap> heap_;
   std::vector<Identity> identities_;
   std::vector<std::atomic<bool>> dead_;
