@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include <ATen/EmptyTensor.h>
+#include <c10/core/CPUAllocator.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
@@ -120,12 +121,12 @@ at::Tensor to_torch(const Tensor& tensor) {
   const at::IntArrayRef sizes(tensor.shape().data(), tensor.shape().size());
   const at::IntArrayRef strides(tensor.strides().data(), tensor.strides().size());
   const auto dtype = c10::scalarTypeToTypeMeta(dtype_of_tessera(tensor.dtype()));
-  // As at::from_blob() does, which takes three times as long.
+  // As at::from_blob() does, which takes three times as long; and resize_() gets what it lacks from torch.
   c10::DataPtr memory(
       tensor.data(), new Tensor(tensor), [](void* kept) { delete static_cast<Tensor*>(kept); }, at::kCPU);
   c10::Storage storage(c10::Storage::use_byte_size_t(),
-                       at::detail::computeStorageNbytes(sizes, strides, dtype.itemsize()), std::move(memory), nullptr,
-                       false);
+                       at::detail::computeStorageNbytes(sizes, strides, dtype.itemsize()), std::move(memory),
+                       c10::GetCPUAllocator(), true);
   at::Tensor made =
       at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), dtype);
   made.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
@@ -190,12 +191,7 @@ Reduction Arguments::reduction(std::string_view op, double factor) {
 }
 
 void Arguments::check_grad(std::string_view grad) {
-  if (grad == "mean") context().flags |= kMeanGradient;
-  else if (grad == "slice") context().flags |= kSliceGradient;
-  else if (grad != "sum") {
-    attempt(
-        [&]() -> bool { throw Error(fmt::format("grad is \"{}\"; there are \"sum\", \"mean\" and \"slice\"", grad)); });
-  }
+  context().flags |= attempt([&] { return parse_grad(grad); });
 }
 
 namespace {
@@ -328,6 +324,17 @@ ReduceOp parse_reduce_op(std::string_view wanted) {
     known += fmt::format("{}{}", known.empty() ? "" : ", ", there);
   }
   throw Error(fmt::format("\"{}\" is no reduction; there are {}", wanted, known));
+}
+
+void check_reduction(const at::Tensor& x, std::string_view op, double factor) {
+  check_reducible({parse_reduce_op(op), factor}, dtype_of_torch(x.scalar_type()));
+}
+
+int64_t parse_grad(std::string_view grad) {
+  if (grad == "sum") return 0;
+  if (grad == "mean") return kMeanGradient;
+  if (grad == "slice") return kSliceGradient;
+  throw Error(fmt::format("grad is \"{}\"; there are \"sum\", \"mean\" and \"slice\"", grad));
 }
 
 std::optional<double> weight(std::string_view op, double factor, int ranks) {

@@ -75,6 +75,10 @@ Sizes read_sizes(const at::Tensor& sizes, const char* field);
 // A clone; where nobody traces, without the dispatcher.
 at::Tensor copy_of_sizes(const at::Tensor& sizes);
 ReduceOp parse_reduce_op(std::string_view name);
+// Throws Error where there is no such reduction, DTypeError where x cannot be reduced so.
+void check_reduction(const at::Tensor& x, std::string_view op, double factor);
+// What a gather's `grad` is among the flags. Throws Error where there is no such gradient.
+int64_t parse_grad(std::string_view grad);
 // What a linear reduction over `ranks` multiplies each term by; none: it is not linear.
 std::optional<double> weight(std::string_view op, double factor, int ranks);
 

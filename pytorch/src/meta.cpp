@@ -69,6 +69,11 @@ SymInt cut_of(const OptionalInt& given, const OptionalTensor& sizes, int64_t dim
   return values ? SymInt((*values)[static_cast<size_t>(comm.rank())]) : found(given, x, op);
 }
 
+void check_root(int64_t root, const Comm& comm, const char* op) {
+  if (root >= 0 && root < comm.size()) return;
+  throw ShapeError(fmt::format("{}: root {} is none of the ranks 0 to {}", op, root, comm.size() - 1));
+}
+
 Shape resized(const at::Tensor& x, std::initializer_list<std::pair<int64_t, SymInt>> extents) {
   Shape shape = x.sym_sizes().vec();
   for (const auto& [dim, extent] : extents) shape[static_cast<size_t>(normalize_dim(dim, shape.size()))] = extent;
@@ -83,27 +88,37 @@ Pair pair_of(const at::Tensor& x, const Shape& shape, const Comm& comm) {
   return {x.new_empty_symint(shape), sizes_of(x, comm)};
 }
 
-Pair all_gather(const at::Tensor& x, int64_t dim, const OptionalTensor& sizes, OptionalInt total, Name, double,
+Pair all_gather(const at::Tensor& x, int64_t dim, const OptionalTensor& sizes, OptionalInt total, Name grad, double,
                 Name name) {
   return guarded([&] {
     const Comm comm = torch_comm(name);
+    parse_grad(grad);
     return pair_of(x, resized(x, {{dim, total_of(total, sizes, "sizes", x, comm, "all_gather")}}), comm);
   });
 }
 
-at::Tensor gather_sizes(const at::Tensor& x, int64_t, Name name) {
-  return guarded([&] { return sizes_of(x, torch_comm(name)); });
+at::Tensor gather_sizes(const at::Tensor& x, int64_t dim, Name name) {
+  return guarded([&] {
+    normalize_dim(dim, static_cast<size_t>(x.dim()));
+    return sizes_of(x, torch_comm(name));
+  });
 }
 
-at::Tensor reduce_scatter(const at::Tensor& x, int64_t dim, const OptionalTensor& sizes, OptionalInt own, Name, double,
-                          Name name) {
+at::Tensor reduce_scatter(const at::Tensor& x, int64_t dim, const OptionalTensor& sizes, OptionalInt own, Name op,
+                          double factor, Name name) {
   return guarded([&] {
     const Comm comm = torch_comm(name);
+    check_reduction(x, op, factor);
     return x.new_empty_symint(resized(x, {{dim, cut_of(own, sizes, dim, x, comm, "reduce_scatter")}}));
   });
 }
 
-at::Tensor all_reduce(const at::Tensor& x, Name, double, Name) { return x.new_empty_symint(x.sym_sizes()); }
+at::Tensor all_reduce(const at::Tensor& x, Name op, double factor, Name) {
+  return guarded([&] {
+    check_reduction(x, op, factor);
+    return x.new_empty_symint(x.sym_sizes());
+  });
+}
 
 Pair all_to_all(const at::Tensor& x, int64_t split_dim, int64_t concat_dim, const OptionalTensor& sizes,
                 OptionalInt own, OptionalInt total, Name name) {
@@ -123,8 +138,9 @@ Pair all_to_all_v(const at::Tensor& x, const at::Tensor&, const OptionalTensor& 
   });
 }
 
-at::Tensor broadcast(const at::Tensor& x, bool given, int64_t, OptionalShape shape, double, Name) {
+at::Tensor broadcast(const at::Tensor& x, bool given, int64_t root, OptionalShape shape, double, Name name) {
   return guarded([&] {
+    check_root(root, torch_comm(name), "broadcast");
     if (shape) return x.new_empty_symint(*shape);
     if (given) return x.new_empty_symint(x.sym_sizes());
     throw ShapeError(
@@ -136,6 +152,7 @@ Pair scatter(const at::Tensor& x, int64_t root, int64_t dim, const OptionalTenso
              Name name) {
   return guarded([&] {
     const Comm comm = torch_comm(name);
+    check_root(root, comm, "scatter");
     if (shape) return pair_of(x, shape->vec(), comm);
     if (comm.rank() != root) {
       throw ShapeError("scatter: where shapes are worked out, only the root may call it without the shape of its part");
@@ -147,15 +164,19 @@ Pair scatter(const at::Tensor& x, int64_t root, int64_t dim, const OptionalTenso
 Pair gather(const at::Tensor& x, int64_t root, int64_t dim, const OptionalTensor& sizes, OptionalInt total, Name name) {
   return guarded([&] {
     const Comm comm = torch_comm(name);
+    check_root(root, comm, "gather");
     const SymInt extent = comm.rank() == root ? total_of(total, sizes, "sizes", x, comm, "gather") : SymInt(0);
     return pair_of(x, resized(x, {{dim, extent}}), comm);
   });
 }
 
-at::Tensor reduce(const at::Tensor& x, int64_t root, Name, double, Name name) {
+at::Tensor reduce(const at::Tensor& x, int64_t root, Name op, double factor, Name name) {
   return guarded([&] {
+    const Comm comm = torch_comm(name);
+    check_root(root, comm, "reduce");
+    check_reduction(x, op, factor);
     Shape shape = x.sym_sizes().vec();
-    if (torch_comm(name).rank() != root) shape.insert(shape.begin(), 0);
+    if (comm.rank() != root) shape.insert(shape.begin(), 0);
     return x.new_empty_symint(shape);
   });
 }

@@ -143,3 +143,15 @@ def test_lists_have_one_agreement_and_a_gradient_each():
             tessera.all_reduce([a, b if comm.rank else b.to(torch.uint16)])
 
     tessera.run(3, rank_main, timeout=60)
+
+
+def test_results_can_be_resized_like_any_tensor():
+    def rank_main(comm):
+        x = torch.arange(4.0) + comm.rank
+        whole, _ = tessera.all_gather(x)
+        expected = whole.clone()
+        assert torch.equal(whole.resize_(1000)[: expected.numel()], expected)
+        total = torch.add(torch.ones(50), torch.ones(50), out=tessera.all_reduce(torch.empty(0)))
+        assert torch.equal(total, torch.full((50,), 2.0))
+
+    tessera.run(2, rank_main)

@@ -221,6 +221,28 @@ def test_meta_tensors_have_the_shapes_of_the_others():
     tessera.run(3, rank_main)
 
 
+def test_meta_tensors_are_refused_what_others_are():
+    def rank_main(comm):
+        real = torch.ones(4, 5)
+        for error, text, call in [
+            (tessera.ShapeError, "root 3 is none of the ranks 0 to 2", lambda x: tessera.broadcast(x, root=3)),
+            (tessera.ShapeError, "root -1 is none of the ranks 0 to 2", lambda x: tessera.reduce(x, root=-1)),
+            (tessera.ShapeError, "root 3 is none of the ranks 0 to 2", lambda x: tessera.gather(x, root=3)),
+            (tessera.ShapeError, "root 3 is none of the ranks 0 to 2", lambda x: tessera.scatter(x, root=3)),
+            (tessera.Error, '"add" is no reduction', lambda x: tessera.all_reduce(x, "add")),
+            (tessera.Error, '"add" is no reduction', lambda x: tessera.reduce_scatter(x, op="add")),
+            (tessera.Error, '"add" is no reduction', lambda x: tessera.reduce(x, op="add")),
+            (TypeError, "complex64", lambda x: tessera.all_reduce(x.to(torch.complex64), "max")),
+            (tessera.Error, 'grad is "all"', lambda x: tessera.all_gather(x, sizes=[4, 4, 4], grad="all")),
+            (tessera.ShapeError, "dim", lambda x: tessera.gather_sizes(x, 2)),
+        ]:
+            for x in (real, real.to("meta")):
+                with pytest.raises(error, match=text):
+                    call(x)
+
+    tessera.run(3, rank_main)
+
+
 def test_importing_does_not_load_the_compiler():
     program = """
 import sys, tessera

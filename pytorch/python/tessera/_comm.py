@@ -5,7 +5,12 @@ import threading
 from . import _core, _errors
 from ._site import here
 
-_local = threading.local()
+
+class _Local(threading.local):
+    comm = None  # of the rank that runs on this thread
+
+
+_local = _Local()
 _process = None
 _process_guard = threading.Lock()
 
@@ -88,7 +93,7 @@ def process_comm():
 
 def thread_comm():
     """The communicator of the rank that runs on this thread; None outside of run()."""
-    return getattr(_local, "comm", None)
+    return _local.comm
 
 
 def join(set, get, rank, size, *, name="world", timeout=300.0, make_carrier=None):
