@@ -1,6 +1,6 @@
 """tessera.all_gather beside the files that are copied from project to project, on Gloo, in the same processes.
 
-    python bench/pytorch_face.py [--ranks 2 4] [--rounds 15] [--seconds 0.1]
+    python bench/pytorch_face.py [--ranks 2 4] [--sizes "1 KiB" skew] [--rounds 15] [--seconds 0.1]
 
 Those files are musiclm-pytorch's (`pip install --no-deps musiclm-pytorch einops`). Both sides gather pieces of
 different sizes, 0.5 to 1.5 times the mean given; "skew" is 64 MiB on rank 0 and 1 KiB elsewhere. Both have the group
@@ -10,7 +10,7 @@ backward with a multiplication in place of the gather: what PyTorch takes for it
 
 Every round times each of them in turn, on inputs in rotation; a round's time is the slowest rank's. Printed are the
 best rounds, in µs, and by how much tessera is faster. The last lines are one rank alone, where nothing is waited for:
-all that Python and PyTorch add to the call in C++ is in them.
+all that Python and PyTorch add to the call in C++ is in them, and what a multiplication takes in place of the gather.
 """
 
 import argparse
@@ -31,7 +31,7 @@ import seeds_on_gloo  # noqa: E402
 
 ROW = 64  # floats, 256 bytes
 KIB, MIB = 1024, 1 << 20
-SIZES = [("1 KiB", KIB), ("64 KiB", 64 * KIB), ("1 MiB", MIB), ("32 MiB", 32 * MIB), ("skew", None)]
+SIZES = {"1 KiB": KIB, "64 KiB": 64 * KIB, "1 MiB": MIB, "32 MiB": 32 * MIB, "skew": None}
 COPIES = {"1 KiB": 16, "64 KiB": 16, "1 MiB": 8}  # of the input, taken in turns; else 2
 
 
@@ -116,8 +116,8 @@ def be_rank(rank, size, store_file, options):
         print(f"{size} processes, best of {options.rounds} rounds, µs")
         print(f"{'':26}{'copied file':>12}  {'Gloo group':>20}  {'own group':>20}  {'autograd alone':>15}", flush=True)
     for with_backward in (False, True):
-        for label, mean in SIZES:
-            calls = steps(gathers, label, mean, rank, size, with_backward)
+        for label in options.sizes:
+            calls = steps(gathers, label, SIZES[label], rank, size, with_backward)
             best = compare(calls, options.rounds, options.seconds)
             if rank == 0:
                 print_row(("forward + backward, " if with_backward else "forward, ") + label, best)
@@ -126,20 +126,29 @@ def be_rank(rank, size, store_file, options):
 
 def alone(rounds):
     torch.set_num_threads(1)
-    for what, needs in (("forward", False), ("forward of a tensor that needs a gradient", True)):
-        x = torch.rand(KIB // (4 * ROW), ROW, requires_grad=needs)
-        best = float("inf")
-        for _ in range(rounds):
+    plain, x = (torch.rand(KIB // (4 * ROW), ROW, requires_grad=needs) for needs in (False, True))
+    grad = torch.ones_like(plain)
+    calls = {
+        "forward": lambda: tessera.all_gather(plain),
+        "forward of a tensor that needs a gradient": lambda: tessera.all_gather(x),
+        "forward + backward": lambda: backward(tessera.all_gather(x)[0], grad, x),
+        "forward + backward, a multiplication in place of the gather": lambda: backward(x * 2, grad, x),
+    }
+    best = dict.fromkeys(calls, float("inf"))
+    for _ in range(rounds):
+        for what, call in calls.items():
             start = time.perf_counter()
             for _ in range(2000):
-                tessera.all_gather(x)
-            best = min(best, (time.perf_counter() - start) / 2000)
-        print(f"one rank, 1 KiB, {what}: {best * 1e6:.1f} µs")
+                call()
+            best[what] = min(best[what], (time.perf_counter() - start) / 2000)
+    for what, seconds in best.items():
+        print(f"one rank, 1 KiB, {what}: {seconds * 1e6:.1f} µs")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--sizes", choices=SIZES, nargs="+", default=list(SIZES), metavar="SIZE")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=0.1, help="that one of them takes in a round, about")
     chosen = parser.parse_args()
