@@ -23,6 +23,7 @@ struct CallPlan {
   Rounds rounds;
   Stats counted;  // what its moves add to the statistics
   InlinedMove inlined;
+  TrustedGather trusted;
   Replay replay;
   bool has_result = false;  // of a replay, on this rank
 };
@@ -62,7 +63,7 @@ class Engine : private Meanwhile {
 
   void run() {
     try {
-      if (is_trusted()) trust();
+      if (trusts()) trust();
       else if (!replay()) play();
     } catch (const Error& e) {
       if (!e.collective()) give_up(e.what());
@@ -86,20 +87,26 @@ class Engine : private Meanwhile {
     std::lock_guard lock(comm_.guard());
     comm_.recorder.begin(call_, first_op(), batch_.size(), site_);
     comm_.stats.calls += static_cast<int64_t>(batch_.size());
-    if (!is_trusted()) ++comm_.stats.exchanges;
+    if (trusted_ == nullptr) ++comm_.stats.exchanges;
   }
 
   OpCode first_op() const { return batch_.empty() ? OpCode::none : batch_[0].op; }
 
-  bool is_trusted() const { return batch_.size() == 1 && batch_[0].trusted && can_trust(comm_, batch_[0]); }
+  bool trusts() {
+    if (batch_.size() != 1 || !batch_[0].trusted) return false;
+    TrustedGather& gather = kept<CallPlan>(comm_.agreement_at(place_).plan).trusted;
+    if (!gather.fits(batch_[0]) && !gather.work_out(comm_, batch_[0])) return false;
+    trusted_ = &gather;
+    return true;
+  }
   void trust() {
     begin();
     try {
-      trusted_ = gather_trusted(comm_, batch_[0], outcomes_[0], call_, deadline_);
+      trusted_->run(comm_, batch_[0], outcomes_[0], call_, deadline_);
     } catch (const PeerTrouble& trouble) {
       comm_.fail(trouble, call_);
     }
-    moved_ = &trusted_;
+    moved_ = &trusted_->counted();
   }
 
   // A gradient has the line of its forward, and is another operation.
@@ -462,7 +469,7 @@ class Engine : private Meanwhile {
   bool prepared_ = false;         // and what of it needs nobody else is done
   const Stats* moved_ = nullptr;  // what was moved, once it was
   const std::string* schedule_ = nullptr;
-  Stats trusted_;
+  TrustedGather* trusted_ = nullptr;
   int64_t allocations_ = 0;
   int64_t bytes_allocated_ = 0;
 };

@@ -291,6 +291,7 @@ void Rounds::clear() {
     move.terms.clear();
     move.sends.clear();
     move.for_one_sum_each = false;
+    move.prepared.what.reset();
   }
   count_ = 0;
 }

@@ -15,9 +15,9 @@ constexpr size_t kHandleCount = 2;  // the word of a record that says how many h
 
 }  // namespace
 
-Replay::Form Replay::Form::of(const Tensor& tensor) {
+TensorForm TensorForm::of(const Tensor& tensor) {
   if (!tensor.defined()) return {};
-  Form form{true, tensor.dtype(), tensor.shape(), tensor.strides()};
+  TensorForm form{true, tensor.dtype(), tensor.shape(), tensor.strides()};
   if (tensor.elements() == 0) return form;
   const Extent extent = extent_of(tensor);
   const auto at = reinterpret_cast<uintptr_t>(tensor.data());
@@ -26,18 +26,17 @@ Replay::Form Replay::Form::of(const Tensor& tensor) {
   return form;
 }
 
-bool Replay::Form::fits(const Tensor& tensor) const {
+bool TensorForm::fits(const Tensor& tensor) const {
   if (!defined || !tensor.defined()) return defined == tensor.defined();
   return tensor.dtype() == dtype && tensor.shape() == shape && tensor.strides() == strides;
 }
 
-// Of tensors that fit. Those that lie within each other's gaps count as not apart.
-bool Replay::apart(const Tensor& x, const Tensor& out) const {
-  if (!x_.defined || !out_.defined) return true;
-  const auto ends_before = [](const Tensor& a, const Form& first, const Tensor& b, const Form& second) {
-    return reinterpret_cast<intptr_t>(a.data()) + first.end <= reinterpret_cast<intptr_t>(b.data()) + second.begin;
+bool lie_apart(const Tensor& a, const TensorForm& form_a, const Tensor& b, const TensorForm& form_b) {
+  if (!form_a.defined || !form_b.defined) return true;
+  const auto ends_before = [](const Tensor& x, const TensorForm& first, const Tensor& y, const TensorForm& second) {
+    return reinterpret_cast<intptr_t>(x.data()) + first.end <= reinterpret_cast<intptr_t>(y.data()) + second.begin;
   };
-  return ends_before(x, x_, out, out_) || ends_before(out, out_, x, x_);
+  return ends_before(a, form_a, b, form_b) || ends_before(b, form_b, a, form_a);
 }
 
 void Replay::note(int64_t call, const Description& d, const Site& site, int rank, const RawRecords& said,
@@ -50,8 +49,8 @@ void Replay::note(int64_t call, const Description& d, const Site& site, int rank
   like_.note = nullptr;
   exchange_ = d.exchange == nullptr ? nullptr : *d.exchange;
   note_ = d.note == nullptr || d.exchange != nullptr ? "" : *d.note;
-  x_ = Form::of(d.x);
-  out_ = Form::of(d.out);
+  x_ = TensorForm::of(d.x);
+  out_ = TensorForm::of(d.out);
   flat_bytes_ = d.x.defined() && d.x.is_contiguous() ? static_cast<size_t>(d.x.bytes()) : 0;
   file_ = site.file_name();
   line_ = site.line();
@@ -86,7 +85,7 @@ bool Replay::fits(const Description& d, const Site& site) const {
   if (!noted_ || d.op != like_.op || !x_.fits(d.x) || !out_.fits(d.out) || !d.parts.empty() || d.problem != nullptr ||
       site.line() != line_ || site.file_name() != file_)
     return false;
-  if (!apart(d.x, d.out) || d.out.read_only()) return false;
+  if (!lie_apart(d.x, x_, d.out, out_) || d.out.read_only()) return false;
   // An exchange is the same only if it has the same name.
   if (d.exchange != nullptr ? *d.exchange != exchange_ : exchange_ != nullptr) return false;
   if (d.exchange == nullptr && (d.note == nullptr ? !note_.empty() : *d.note != note_)) return false;

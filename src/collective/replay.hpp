@@ -9,6 +9,18 @@
 
 namespace tessera {
 
+// Of a tensor all but where it lies.
+struct TensorForm {
+  bool defined = false;
+  DType dtype = DType::f32;
+  Dims shape, strides;
+  int64_t begin = 0, end = 0;  // of its memory, in bytes from its first element
+  static TensorForm of(const Tensor& tensor);
+  bool fits(const Tensor& tensor) const;
+};
+// Of tensors that fit these: whether they share no memory. Those that lie within each other's gaps count as not apart.
+bool lie_apart(const Tensor& a, const TensorForm& form_a, const Tensor& b, const TensorForm& form_b);
+
 class Replay {
  public:
   // Notes what this rank said of the call, and what all said. An output of the caller's must lie apart from x.
@@ -49,16 +61,7 @@ class Replay {
   detail::Description like_;                  // without memory
   std::shared_ptr<const Exchange> exchange_;  // kept, so that no other one can lie in its place
   std::string note_;                          // where there is no exchange
-  struct Form {
-    bool defined = false;
-    DType dtype = DType::f32;
-    Dims shape, strides;
-    int64_t begin = 0, end = 0;  // of its memory, in bytes from its first element
-    static Form of(const Tensor& tensor);
-    bool fits(const Tensor& tensor) const;
-  };
-  bool apart(const Tensor& x, const Tensor& out) const;
-  Form x_, out_;
+  TensorForm x_, out_;
   size_t flat_bytes_ = 0;  // of x, where it is contiguous
   const char* file_ = nullptr;
   uint32_t line_ = 0;

@@ -33,32 +33,58 @@ int64_t rows_of(const Sizes& sizes) { return std::accumulate(sizes.begin(), size
 
 }  // namespace
 
-bool can_trust(CommState& comm, const Description& d) {
+bool TrustedGather::fits(const Description& d) const {
+  return noted_ && d.dim == dim_ && x_.fits(d.x) && out_.fits(d.out) && !d.out.read_only() && d.sizes == rows_.sizes;
+}
+
+bool TrustedGather::work_out(CommState& comm, const Description& d) {
+  noted_ = false;
   if (comm.size() == 1 || !d.x.defined() || d.x.ndim() == 0) return false;
   const int64_t ndim = d.x.ndim();
   if (d.dim < -ndim || d.dim >= ndim) return false;
+  const auto dim = static_cast<size_t>(normalize_dim(d.dim, d.x.shape().size()));
   Dims row = d.x.shape();
-  row[static_cast<size_t>(d.dim < 0 ? d.dim + ndim : d.dim)] = 1;
-  return comm.transport().gathers_trusted(rows_of(d.sizes), volume(row) * size_bytes(d.x.dtype()));
+  row[dim] = 1;
+  const int64_t row_bytes = volume(row) * size_bytes(d.x.dtype());
+  if (!comm.transport().gathers_trusted(rows_of(d.sizes), row_bytes)) return false;
+  check_own_size(comm, d, dim);
+  shape_ = d.x.shape();
+  shape_[dim] = rows_of(d.sizes);
+  if (d.out.defined()) check_out(d, shape_);
+  dim_ = d.dim;
+  x_ = TensorForm::of(d.x);
+  out_ = TensorForm::of(d.out);
+  x_is_contiguous_ = d.x.is_contiguous();
+  const bool out_is_contiguous = !d.out.defined() || d.out.is_contiguous();
+  rows_ = {.dim = dim,
+           .sizes = d.sizes,
+           .row_bytes = row_bytes,
+           .out_in_order = out_is_contiguous && volume(Dims(std::span(shape_.data(), dim))) == 1};
+  for (int64_t at = 0; const int64_t size : d.sizes) {
+    rows_.places.push_back(at);
+    at += size;
+  }
+  count(comm.size(), d.x.bytes());
+  noted_ = true;
+  return true;
 }
 
-Stats gather_trusted(CommState& comm, const Description& d, Outcome& outcome, int64_t call, Deadline deadline) {
-  const auto dim = static_cast<size_t>(normalize_dim(d.dim, d.x.shape().size()));
-  check_own_size(comm, d, dim);
-  Dims shape = d.x.shape();
-  shape[dim] = rows_of(d.sizes);
-  if (d.out.defined()) check_out(d, shape);
-  outcome.tensor = d.out.defined() ? d.out : comm.transport().allocate(d.x.dtype(), shape);
+void TrustedGather::count(int ranks, int64_t own_bytes) {
+  const int64_t all_bytes = rows_of(rows_.sizes) * rows_.row_bytes;
+  counted_ = {};
+  counted_.moves = 1;
+  counted_.messages = ranks - 1;
+  counted_.bytes_received = all_bytes - own_bytes;
+  counted_.bytes_sent = own_bytes * (ranks - 1);
+  counted_.copies = ranks;
+  counted_.bytes_copied = all_bytes;
+}
+
+void TrustedGather::run(CommState& comm, const Description& d, Outcome& outcome, int64_t call, Deadline deadline) {
+  outcome.tensor = d.out.defined() ? d.out : comm.transport().allocate(d.x.dtype(), shape_);
   outcome.sizes = d.sizes;
-  comm.transport().gather_trusted(d.x, outcome.tensor, dim, d.sizes, static_cast<uint64_t>(call), deadline);
-  Stats counted;
-  counted.moves = 1;
-  counted.messages = comm.size() - 1;
-  counted.bytes_received = outcome.tensor.bytes() - d.x.bytes();
-  counted.bytes_sent = d.x.bytes() * (comm.size() - 1);
-  counted.copies = comm.size();
-  counted.bytes_copied = outcome.tensor.bytes();
-  return counted;
+  rows_.x_in_order = x_is_contiguous_ && lie_apart(d.x, x_, d.out, out_);
+  comm.transport().gather_trusted(d.x, outcome.tensor, rows_, static_cast<uint64_t>(call), deadline);
 }
 
 }  // namespace tessera::detail

@@ -3,14 +3,34 @@
 
 #include <tessera/detail/description.hpp>
 
-#include "comm/futex.hpp"
+#include "collective/replay.hpp"
+#include "comm/transport.hpp"
 
 namespace tessera::detail {
 
-// Whether the transport has a way for it: the same on all ranks where the caller is right.
-bool can_trust(CommState& comm, const Description& description);
-// Returns what it adds to the statistics. Throws, on this rank alone, where its own arguments do not fit; PeerTrouble.
-Stats gather_trusted(CommState& comm, const Description& description, Outcome& outcome, int64_t call,
-                     Deadline deadline);
+// Worked out once, for this call and later ones like it.
+class TrustedGather {
+ public:
+  // Whether it is of this call, too.
+  bool fits(const Description& description) const;
+  // False: the transport has no way for it. That is the same on all ranks where the caller is right. Throws, on this rank
+  // alone, where its own arguments do not fit.
+  bool work_out(CommState& comm, const Description& description);
+  // Throws PeerTrouble.
+  void run(CommState& comm, const Description& description, Outcome& outcome, int64_t call, Deadline deadline);
+  // What a run adds to the statistics.
+  const Stats& counted() const { return counted_; }
+
+ private:
+  void count(int ranks, int64_t own_bytes);
+
+  bool noted_ = false;
+  int64_t dim_ = 0;
+  TensorForm x_, out_;
+  bool x_is_contiguous_ = false;
+  Dims shape_;  // of the result
+  TrustedRows rows_;
+  Stats counted_;
+};
 
 }  // namespace tessera::detail

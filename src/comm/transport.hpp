@@ -62,6 +62,17 @@ struct Send {  // the mirror image of a term of `rank`
   int tensor = 0;
   Box box;
 };
+// What a transport has worked out of a move, for the next time that it runs. No part of what the move is: a copy has none.
+struct Prepared {
+  Prepared() = default;
+  Prepared(const Prepared&) {}
+  Prepared(Prepared&&) noexcept {}
+  Prepared& operator=(const Prepared& other) {
+    if (this != &other) what.reset();
+    return *this;
+  }
+  std::shared_ptr<void> what;
+};
 struct Move {
   std::vector<Receive> receives;
   std::vector<Term> terms;
@@ -69,9 +80,21 @@ struct Move {
   // Ranks that want one box of one rank may want it for different sums: so it cannot be shared out among them. Alike on all
   // ranks.
   bool for_one_sum_each = false;
-  // How large a job it is to write what this rank receives, in its tensors `mine`: the bytes, or as many as go around the
-  // cache where those tensors are in no cache. (Not sums: another round may read those at once.)
+  mutable Prepared prepared;
+  // What this rank writes in it, of its tensors `mine`.
+  int64_t received_bytes(std::span<const Tensor> mine) const;
+  // How large a job that is: so many bytes, or as many as go around the cache where those tensors are in no cache. (Not sums:
+  // another round may read those at once.)
   int64_t job_bytes(std::span<const Tensor> mine) const;
+};
+
+// What is known beforehand of an all_gather that the caller vouches for.
+struct TrustedRows {
+  size_t dim = 0;
+  Sizes sizes, places = {};  // of each rank, in rows
+  int64_t row_bytes = 0;
+  bool x_in_order = false;    // it lies in one piece, and shares no memory with the result
+  bool out_in_order = false;  // the ranks' rows lie behind one another in it
 };
 
 // Thrown through the seam when a peer does not come; the communicator makes the
@@ -135,10 +158,10 @@ class Transport {
   virtual void run(const Move& move, std::span<const Tensor> mine, const PeerTensors& peers, Deadline deadline) = 0;
 
   // Whether an all_gather of so many rows, whose sizes and all else the caller vouches for, has a shorter way than to agree
-  // and to move; and that way, along dimension `dim`.
+  // and to move; and that way.
   virtual bool gathers_trusted(int64_t /*rows*/, int64_t /*row_bytes*/) const { return false; }
-  virtual void gather_trusted(const Tensor& /*x*/, const Tensor& /*out*/, size_t /*dim*/, const Sizes&,
-                              uint64_t /*call*/, Deadline) {}
+  virtual void gather_trusted(const Tensor& /*x*/, const Tensor& /*out*/, const TrustedRows&, uint64_t /*call*/,
+                              Deadline) {}
 
   // Whether only one thread may call: then what is asynchronous goes on in that thread's later calls.
   virtual bool has_one_thread() const { return false; }

@@ -25,12 +25,21 @@ size_t MpiTransport::own_place() const {
 // Records go from everyone to everyone: so each rank knows who has come.
 class MpiTransport::Records {
  public:
-  explicit Records(MpiTransport& transport) : t_(transport), api_(t_.world_->api()) {}
+  explicit Records(MpiTransport& transport)
+      : t_(transport),
+        api_(t_.world_->api()),
+        requests_(t_.posted_.requests),
+        whose_(t_.posted_.whose),
+        over_(t_.posted_.over) {
+    requests_.clear();
+    whose_.clear();
+  }
   ~Records() {
+    if (ended_ == requests_.size()) return;
     for (size_t i = 0; i < requests_.size(); ++i) {
       if (requests_[i] == 0) continue;
       // A buffer that MPI may still write to is the world's now, and a new one the next time's.
-      const int peer = peers_[i];
+      const int peer = whose_[i].peer;
       if (peer >= 0) {
         api_.cancel(requests_[i]);
         Peer& from = t_.peers_[static_cast<size_t>(peer)];
@@ -65,8 +74,8 @@ class MpiTransport::Records {
   bool progress() {
     if (requests_.empty()) return true;
     t_.world_->check(t_.world_->test_some(requests_, over_), "MPI_Testsome");
-    for (size_t i = 0; i < over_.which.size(); ++i) arrive(static_cast<size_t>(over_.which[i]), over_.bytes[i]);
-    ended_ += over_.which.size();
+    ended_ += over_.count;
+    for (size_t i = 0; i < over_.count; ++i) arrive(static_cast<size_t>(over_.which[i]), over_.bytes[i]);
     return ended_ == requests_.size();
   }
 
@@ -80,8 +89,7 @@ class MpiTransport::Records {
  private:
   void add(int peer, bool is_rest, RequestHandle request) {
     requests_.push_back(request);
-    peers_.push_back(peer);
-    is_rest_.push_back(is_rest);
+    whose_.push_back({peer, is_rest});
   }
   void send(int to, int32_t tag, const std::byte* data, size_t bytes) {
     RequestHandle request = 0;
@@ -95,29 +103,29 @@ class MpiTransport::Records {
   }
 
   void arrive(size_t i, int64_t bytes) {
-    if (peers_[i] < 0) return;
-    Peer& from = t_.peers_[static_cast<size_t>(peers_[i])];
+    const auto [peer, is_rest] = whose_[i];
+    if (peer < 0) return;
+    Peer& from = t_.peers_[static_cast<size_t>(peer)];
     Head head;
     std::memcpy(&head, from.first.data(), sizeof(head));
-    if (head.bytes > kMostRecordBytes) throw Error(fmt::format("rank {}'s record is damaged", peers_[i]));
+    if (head.bytes > kMostRecordBytes) throw Error(fmt::format("rank {}'s record is damaged", peer));
     const size_t all = sizeof(head) + head.bytes;
-    check_length(peers_[i], bytes, static_cast<int64_t>(is_rest_[i] ? all - kFirstBytes : std::min(all, kFirstBytes)));
-    if (!is_rest_[i]) from.call = head.call;
-    if (is_rest_[i] || all <= kFirstBytes) {
-      from.came = true;
+    check_length(peer, bytes, static_cast<int64_t>(is_rest ? all - kFirstBytes : std::min(all, kFirstBytes)));
+    if (!is_rest) from.note_call(head.call);
+    if (is_rest || all <= kFirstBytes) {
+      from.note_came(true);
       return;
     }
     from.rest.resize(head.bytes);
     std::memcpy(from.rest.data(), from.first.data() + sizeof(head), kFirstBytes - sizeof(head));
-    receive(peers_[i], kRest, from.rest.data() + (kFirstBytes - sizeof(head)), all - kFirstBytes);
+    receive(peer, kRest, from.rest.data() + (kFirstBytes - sizeof(head)), all - kFirstBytes);
   }
 
   MpiTransport& t_;
   const Api& api_;
-  std::vector<RequestHandle> requests_;
-  std::vector<int> peers_;  // from whom; -1: a send
-  std::vector<bool> is_rest_;
-  World::Over over_;
+  std::vector<RequestHandle>& requests_;
+  std::vector<Posted::Whose>& whose_;
+  World::Over& over_;
   size_t ended_ = 0;
   std::shared_ptr<std::vector<std::byte>> kept_;
 };
@@ -193,8 +201,8 @@ class MpiTransport::Relay {
       Peer& from = t_.peers_[static_cast<size_t>(r)];
       const auto record = rest.first(sizeof(head) + head.bytes);
       from.rest.assign(record.begin(), record.end());
-      from.call = head.call;
-      from.came = true;
+      from.note_call(head.call);
+      from.note_came(true);
       rest = rest.subspan(record.size());
     }
   }
@@ -227,7 +235,7 @@ class MpiTransport::Ballot {
   Ballot(const Ballot&) = delete;
   bool progress() {
     world_.check(world_.test_some(requests_, over_), "MPI_Testsome");
-    for (size_t i = 0; i < over_.which.size(); ++i) {
+    for (size_t i = 0; i < over_.count; ++i) {
       if (over_.which[i] == 0) check_length(from_, over_.bytes[i], kBytes);
     }
     return requests_[0] == 0 && requests_[1] == 0;
@@ -277,35 +285,46 @@ void MpiTransport::with_roll_call(Fn&& fn) {
   }
 }
 
+// As others get it.
+void MpiTransport::put_down(const Saying& mine, uint64_t call) {
+  const Head head{call, mine.bytes.size()};
+  said_.resize(sizeof(head) + mine.bytes.size());
+  std::byte* at = said_.data();
+  const auto put = [&](std::span<const std::byte> bytes) {
+    if (!bytes.empty()) std::memcpy(at, bytes.data(), bytes.size());
+    at += bytes.size();
+  };
+  put(std::as_bytes(std::span(&head, 1)));
+  if (mine.payload.empty()) return put(mine.bytes);
+  put(mine.bytes.first(mine.payload_at));
+  put(mine.payload);
+  put(mine.bytes.subspan(mine.payload_at + mine.payload.size()));
+}
+
 void MpiTransport::exchange(const Saying& mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
                             Deadline deadline) {
   world_->check_thread();
-  peers_[static_cast<size_t>(rank_)].call = call;
+  peers_[static_cast<size_t>(rank_)].note_call(call);
   // What others said before they gave this call up is there: without this it would succeed here and fail there.
   listen();
   if (dead_) throw PeerTrouble{PeerTrouble::closed, rank_};
   look_in(Moment::before_announce);
-  if (mine.meanwhile != nullptr) mine.meanwhile->meanwhile();
-  const Head head{call, mine.bytes.size()};
-  said_.resize(sizeof(head) + mine.bytes.size());
-  std::memcpy(said_.data(), &head, sizeof(head));
-  if (!mine.bytes.empty()) std::memcpy(said_.data() + sizeof(head), mine.bytes.data(), mine.bytes.size());
-  for (const int r : circle_) peers_[static_cast<size_t>(r)].came = false;
+  put_down(mine, call);
+  for (const int r : circle_) peers_[static_cast<size_t>(r)].note_came(false);
   records.assign(static_cast<size_t>(size_), {});
-  if (votes() && vote(mine.elements ? 0 : mine.version, deadline)) {
-    for (const int r : circle_) {
-      peers_[static_cast<size_t>(r)].came = true;
-      peers_[static_cast<size_t>(r)].call = call;
-    }
-    records[static_cast<size_t>(rank_)] = std::span<const std::byte>(said_).subspan(sizeof(head));
-    return;
-  }
   if (votes()) {
-    relay(records, deadline);
+    if (mine.meanwhile != nullptr) mine.meanwhile->meanwhile();
+    if (!vote(mine.elements ? 0 : mine.version, deadline)) return relay(records, deadline);
+    for (const int r : circle_) {
+      peers_[static_cast<size_t>(r)].note_came(true);
+      peers_[static_cast<size_t>(r)].note_call(call);
+    }
+    records[static_cast<size_t>(rank_)] = std::span<const std::byte>(said_).subspan(sizeof(Head));
     return;
   }
   Records exchange(*this);
   if (circle_.size() > 1) exchange.post();
+  if (mine.meanwhile != nullptr) mine.meanwhile->meanwhile();
   await([&] { return exchange.progress(); }, [&] { return exchange.first_missing(); }, deadline);
   for (const int r : circle_) {
     const Peer& peer = peers_[static_cast<size_t>(r)];
@@ -319,7 +338,7 @@ void MpiTransport::exchange(const Saying& mine, uint64_t call, std::vector<std::
 }
 
 void MpiTransport::relay(std::vector<std::span<const std::byte>>& records, Deadline deadline) {
-  for (const int r : circle_) peers_[static_cast<size_t>(r)].came = false;
+  for (const int r : circle_) peers_[static_cast<size_t>(r)].note_came(false);
   Relay relay(*this);
   with_roll_call([&] { await([&] { return relay.progress(); }, [&] { return relay.source(); }, deadline); });
   for (const int r : circle_) {

@@ -55,6 +55,11 @@ constexpr int64_t kFewestTypedBytes = 64 << 10;
 
 int64_t bytes_of(const ConstView& view) { return view.elements() * size_bytes(view.dtype); }
 
+// Not filled with zeros: all of it is written.
+std::unique_ptr<std::byte[]> buffer_of(const ConstView& view) {
+  return std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(bytes_of(view)));
+}
+
 // Rows that this MPI sends, or receives, as they lie faster than they are packed.
 std::optional<StridedRows> typed_rows(const Api& api, const ConstView& view) {
   if (api.isend_rows == nullptr || is_row_major(view) || bytes_of(view) < kFewestTypedBytes) return std::nullopt;
@@ -71,16 +76,34 @@ Flow::Flow(World& world, CommHandle comm, int rank, const Move& move, std::span<
       rank_(rank),
       move_(move),
       mine_(mine),
-      peers_(peers),
-      total_bytes_(move.job_bytes(mine)),
+      peers_(&peers),
+      total_bytes_(move.received_bytes(mine)),
       sends_(by_peer(list_sends())),
       receives_(by_peer(list_receives())) {
   list_units();
 }
 
+void Flow::start(std::span<const Tensor> mine, const PeerTensors& peers) {
+  mine_ = mine;
+  peers_ = &peers;
+  for (auto* queues : {&sends_, &receives_}) {
+    for (Queue& queue : *queues) {
+      queue.at = 0;
+      queue.pending = 0;
+      for (Lane& lane : queue.lanes) lane.next = 0;
+    }
+  }
+  for (Unit& unit : units_) unit.missing = unit.remote;
+  taken_ = 0;
+  units_done_ = 0;
+  post_all(false);
+  post_all(true);
+}
+
 // MPI cannot take back what a peer has begun to answer: a live one ends it within this time. What is left then keeps the
 // tensors, so that whatever it still touches is nobody else's; only a view of the caller's memory cannot be kept so.
-Flow::~Flow() {
+void Flow::end() {
+  if (requests_.empty()) return;
   for (size_t i = 0; i < requests_.size(); ++i) {
     if (!pending_[i].is_send && requests_[i] != 0) world_.api().cancel(requests_[i]);
   }
@@ -93,24 +116,24 @@ Flow::~Flow() {
       pending_.erase(pending_.begin() + static_cast<ptrdiff_t>(i));
     }
   }
-  if (requests_.empty()) return;
   const auto tensors = std::make_shared<std::vector<Tensor>>(mine_.begin(), mine_.end());
   for (size_t i = 0; i < requests_.size(); ++i) {
     if (requests_[i] == 0) continue;
-    auto buffer = std::make_shared<std::vector<std::byte>>(std::move(pending_[i].buffer));
-    world_.keep(requests_[i], std::pair(tensors, std::move(buffer)));
+    world_.keep(requests_[i], std::pair(tensors, std::shared_ptr<std::byte[]>(std::move(pending_[i].buffer))));
   }
+  requests_.clear();
+  pending_.clear();
 }
 
 // What was said in the record itself is there already.
 bool Flow::travels(int rank, int tensor) const {
-  const Announced* announced = peers_[static_cast<size_t>(rank)][static_cast<size_t>(tensor)];
+  const Announced* announced = (*peers_)[static_cast<size_t>(rank)][static_cast<size_t>(tensor)];
   return announced == nullptr || announced->inlined == nullptr;
 }
 
 // Each begins with another one, and both ends of a queue have its lanes in one order.
 std::vector<Flow::Queue> Flow::by_peer(std::vector<Lane> lanes) const {
-  const auto ranks = static_cast<int>(peers_.size());
+  const auto ranks = static_cast<int>(peers_->size());
   const auto distance = [&](const Lane& lane) { return (lane.peer + ranks - rank_) % ranks; };
   std::stable_sort(lanes.begin(), lanes.end(), [&](const Lane& a, const Lane& b) {
     return a.peer != b.peer ? distance(a) < distance(b) : comes_before(a.tensor, a.box, b.tensor, b.box);
@@ -166,7 +189,7 @@ void Flow::list_units() {
   for (const Lane* lane : firsts) {
     first_unit_[lane->receive] = units_.size();
     for (int64_t piece = 0; piece < lane->pieces.count(); ++piece) {
-      units_.push_back({lane->receive, piece, remote[lane->receive], {}});
+      units_.push_back({lane->receive, piece, remote[lane->receive], 0, {}});
       units_.back().terms.resize(move_.receives[lane->receive].terms);
     }
   }
@@ -179,7 +202,7 @@ View Flow::target_of(const Receive& receive) const {
 ConstView Flow::own_or_inlined(const Term& term) const {
   const auto number = static_cast<size_t>(term.tensor);
   if (term.rank == rank_) return view_of(mine_[number]).box(term.box);
-  return peers_[static_cast<size_t>(term.rank)][number]->inlined_view().box(term.box);
+  return (*peers_)[static_cast<size_t>(term.rank)][number]->inlined_view().box(term.box);
 }
 
 void Flow::do_local() {
@@ -197,6 +220,43 @@ void Flow::do_local() {
   }
 }
 
+RequestHandle Flow::post_send(const Lane& lane, const Box& piece, Pending& pending) {
+  const Api& api = world_.api();
+  RequestHandle request = 0;
+  ConstView from = view_of(mine_[static_cast<size_t>(lane.tensor)]).box(lane.box).box(piece);
+  if (const auto rows = typed_rows(api, from)) {
+    world_.check(api.isend_rows(from.data, rows->count, rows->bytes, rows->stride, lane.peer, kData, comm_, &request),
+                 "MPI_Isend");
+    return request;
+  }
+  if (!is_row_major(from)) {
+    pending.buffer = buffer_of(from);
+    copy_box({pending.buffer.get(), from.dtype, from.shape, row_major(from.shape)}, from);
+    from.data = pending.buffer.get();
+  }
+  world_.check(api.isend(from.data, bytes_of(from), lane.peer, kData, comm_, &request), "MPI_Isend");
+  return request;
+}
+
+RequestHandle Flow::post_receive(const Lane& lane, const Box& piece, Pending& pending) {
+  const Api& api = world_.api();
+  const Receive& receive = move_.receives[lane.receive];
+  RequestHandle request = 0;
+  const View to = target_of(receive).box(piece);
+  std::byte* memory = to.data;
+  if (const auto rows = receive.is_copy() ? typed_rows(api, to) : std::nullopt) {
+    world_.check(api.irecv_rows(memory, rows->count, rows->bytes, rows->stride, lane.peer, kData, comm_, &request),
+                 "MPI_Irecv");
+    return request;
+  }
+  if (!receive.is_copy() || !is_row_major(to)) {
+    pending.buffer = buffer_of(to);
+    memory = pending.buffer.get();
+  }
+  world_.check(api.irecv(memory, bytes_of(to), lane.peer, kData, comm_, &request), "MPI_Irecv");
+  return request;
+}
+
 // The next piece of a queue. False: none may go yet.
 bool Flow::post(size_t number, bool is_send) {
   Queue& queue = (is_send ? sends_ : receives_)[number];
@@ -204,46 +264,16 @@ bool Flow::post(size_t number, bool is_send) {
     ++queue.at;
   if (queue.at == queue.lanes.size() || queue.pending == kWindow) return false;
   Lane& lane = queue.lanes[queue.at];
-  Pending pending{is_send, number, queue.at, lane.next, SIZE_MAX, {}};
-  const Box piece = lane.pieces[lane.next];
-  RequestHandle request = 0;
-  const Api& api = world_.api();
-  if (is_send) {
-    ConstView from = view_of(mine_[static_cast<size_t>(lane.tensor)]).box(lane.box).box(piece);
-    if (const auto rows = typed_rows(api, from)) {
-      world_.check(api.isend_rows(from.data, rows->count, rows->bytes, rows->stride, lane.peer, kData, comm_, &request),
-                   "MPI_Isend");
-    } else {
-      if (!is_row_major(from)) {
-        pending.buffer.resize(static_cast<size_t>(bytes_of(from)));
-        copy_box({pending.buffer.data(), from.dtype, from.shape, row_major(from.shape)}, from);
-        from.data = pending.buffer.data();
-      }
-      world_.check(api.isend(from.data, bytes_of(from), lane.peer, kData, comm_, &request), "MPI_Isend");
-    }
-  } else {
-    const Receive& receive = move_.receives[lane.receive];
-    const View to = target_of(receive).box(piece);
-    std::byte* memory = to.data;
-    if (!receive.is_copy()) {
-      pending.unit = first_unit_[lane.receive] + static_cast<size_t>(lane.next);
-      if (pending.unit >= units_done_ + kWindow) return false;
-    }
-    if (const auto rows = receive.is_copy() ? typed_rows(api, to) : std::nullopt) {
-      world_.check(api.irecv_rows(memory, rows->count, rows->bytes, rows->stride, lane.peer, kData, comm_, &request),
-                   "MPI_Irecv");
-    } else {
-      if (!receive.is_copy() || !is_row_major(to)) {
-        pending.buffer.resize(static_cast<size_t>(bytes_of(to)));
-        memory = pending.buffer.data();
-      }
-      world_.check(api.irecv(memory, bytes_of(to), lane.peer, kData, comm_, &request), "MPI_Irecv");
-    }
+  Pending pending{is_send, number, queue.at, lane.next, SIZE_MAX, nullptr};
+  if (!is_send && !move_.receives[lane.receive].is_copy()) {
+    pending.unit = first_unit_[lane.receive] + static_cast<size_t>(lane.next);
+    if (pending.unit >= units_done_ + kWindow) return false;
   }
+  const Box piece = lane.pieces[lane.next];
+  requests_.push_back(is_send ? post_send(lane, piece, pending) : post_receive(lane, piece, pending));
+  pending_.push_back(std::move(pending));
   ++lane.next;
   ++queue.pending;
-  requests_.push_back(request);
-  pending_.push_back(std::move(pending));
   return true;
 }
 
@@ -267,8 +297,8 @@ void Flow::take(Pending& pending, int64_t bytes) {
     unit.terms[lane.term] = std::move(pending.buffer);
     if (--unit.missing == 0) combine(unit);
     while (units_done_ < units_.size() && units_[units_done_].missing == 0) ++units_done_;
-  } else if (!pending.buffer.empty()) {
-    copy_box(to, {pending.buffer.data(), to.dtype, to.shape, row_major(to.shape)}, total_bytes_);
+  } else if (pending.buffer != nullptr) {
+    copy_box(to, {pending.buffer.get(), to.dtype, to.shape, row_major(to.shape)}, total_bytes_);
   }
 }
 
@@ -279,23 +309,23 @@ void Flow::combine(Unit& unit) {
   const View to = whole.box(piece);
   std::vector<ConstView> terms;
   for (size_t t = 0; t < receive.terms; ++t) {
-    if (!unit.terms[t].empty()) terms.push_back({unit.terms[t].data(), to.dtype, to.shape, row_major(to.shape)});
+    if (unit.terms[t] != nullptr) terms.push_back({unit.terms[t].get(), to.dtype, to.shape, row_major(to.shape)});
     else terms.push_back(own_or_inlined(move_.terms[receive.first_term + t]).box(piece));
   }
   reduce_boxes(to, terms, receive.reduction, total_bytes_, receive.axes);
-  unit.terms.clear();
+  for (Buffer& term : unit.terms) term.reset();
 }
 
 bool Flow::progress() {
   if (requests_.empty()) return true;
   world_.check(world_.test_some(requests_, over_), "MPI_Testsome");
-  if (over_.which.empty()) return false;
+  if (over_.count == 0) return false;
   const size_t units_done = units_done_;
-  std::vector<std::pair<size_t, bool>> touched;  // whose next pieces may go now
-  for (size_t i = 0; i < over_.which.size(); ++i) {
+  touched_.clear();
+  for (size_t i = 0; i < over_.count; ++i) {
     Pending& pending = pending_[static_cast<size_t>(over_.which[i])];
     take(pending, over_.bytes[i]);
-    touched.emplace_back(pending.queue, pending.is_send);
+    touched_.emplace_back(pending.queue, pending.is_send);
   }
   size_t kept = 0;
   for (size_t i = 0; i < requests_.size(); ++i) {
@@ -309,7 +339,7 @@ bool Flow::progress() {
   requests_.resize(kept);
   pending_.resize(kept);
   if (units_done != units_done_) post_all(false);
-  for (const auto& [queue, is_send] : touched) {
+  for (const auto& [queue, is_send] : touched_) {
     while (post(queue, is_send)) {}
   }
   return requests_.empty();

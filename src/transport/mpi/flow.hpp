@@ -1,4 +1,5 @@
-// One rank's part of a move, as messages: cut into pieces, of which a few are on their way at a time.
+// One rank's part of a move, as messages: cut into pieces, of which a few are on their way at a time. It is worked out once,
+// and may be run again with other tensors like those.
 #pragma once
 
 #include <vector>
@@ -10,17 +11,15 @@ namespace tessera::mpi {
 
 class Flow {
  public:
+  // The move outlives it.
   Flow(World& world, CommHandle comm, int rank, const Move& move, std::span<const Tensor> mine,
        const PeerTensors& peers);
-  // Ends what is pending, or hands it to the world.
-  ~Flow();
   Flow(const Flow&) = delete;
 
-  // Sends and asks for the first pieces.
-  void start() {
-    post_all(false);
-    post_all(true);
-  }
+  // Sends and asks for the first pieces. What is given here stays until end().
+  void start(std::span<const Tensor> mine, const PeerTensors& peers);
+  // Ends what is pending, or hands it to the world.
+  void end();
   // Does all that needs nobody.
   void do_local();
   // Takes what has come and sends on. True: all is done.
@@ -38,6 +37,7 @@ class Flow {
   int waits_for() const;
 
  private:
+  using Buffer = std::unique_ptr<std::byte[]>;
   // A box that goes to a peer or comes from one, piece by piece.
   struct Lane {
     int peer = 0;
@@ -59,8 +59,9 @@ class Flow {
   struct Unit {
     size_t receive = 0;
     int64_t piece = 0;
+    size_t remote = 0;  // terms of other ranks
     size_t missing = 0;
-    std::vector<std::vector<std::byte>> terms;  // those that came, by number
+    std::vector<Buffer> terms;  // those that came, by number
   };
   struct Pending {
     bool is_send = false;
@@ -68,7 +69,7 @@ class Flow {
     size_t lane = 0;
     int64_t piece = 0;
     size_t unit = 0;
-    std::vector<std::byte> buffer;  // of what does not lie in one piece
+    Buffer buffer;  // of what does not lie in one piece
   };
 
   bool travels(int rank, int tensor) const;
@@ -77,6 +78,8 @@ class Flow {
   std::vector<Lane> list_receives() const;
   void list_units();
   bool post(size_t queue, bool is_send);
+  RequestHandle post_send(const Lane& lane, const Box& piece, Pending& pending);
+  RequestHandle post_receive(const Lane& lane, const Box& piece, Pending& pending);
   void post_all(bool is_send);
   void take(Pending& pending, int64_t bytes);
   void combine(Unit& unit);
@@ -88,8 +91,8 @@ class Flow {
   int rank_;
   const Move& move_;
   std::span<const Tensor> mine_;
-  const PeerTensors& peers_;
-  int64_t total_bytes_;
+  const PeerTensors* peers_;
+  const int64_t total_bytes_;
   std::vector<Queue> sends_, receives_;
   std::vector<Unit> units_;
   std::vector<size_t> first_unit_;  // by receive
@@ -97,6 +100,7 @@ class Flow {
   size_t units_done_ = 0;  // all before are
   std::vector<RequestHandle> requests_;
   std::vector<Pending> pending_;
+  std::vector<std::pair<size_t, bool>> touched_;  // whose next pieces may go now
   World::Over over_;
 };
 

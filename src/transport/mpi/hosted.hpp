@@ -30,9 +30,9 @@ class HostedTransport : public Transport {
   bool gathers_trusted(int64_t rows, int64_t row_bytes) const override {
     return !is_alone() && wide_->gathers_trusted(rows, row_bytes);
   }
-  void gather_trusted(const Tensor& x, const Tensor& out, size_t dim, const Sizes& sizes, uint64_t call,
+  void gather_trusted(const Tensor& x, const Tensor& out, const TrustedRows& rows, uint64_t call,
                       Deadline deadline) override {
-    wide_->gather_trusted(x, out, dim, sizes, call, deadline);
+    wide_->gather_trusted(x, out, rows, call, deadline);
   }
   std::string describe() const override { return wide_->describe() + "; within a host through shared memory"; }
   const Network* network() const override { return is_alone() ? nullptr : &network_; }

@@ -24,4 +24,6 @@ std::string host_key(int rank, int size) {
   return fmt::format("{}/{}of{}", real, rank * hosts / size, hosts);
 }
 
+std::string_view machine_of(const std::string& key) { return std::string_view(key).substr(0, key.find('/')); }
+
 }  // namespace tessera::mpi

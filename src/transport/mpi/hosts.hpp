@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "comm/hosts.hpp"
 
@@ -10,5 +11,7 @@ namespace tessera::mpi {
 // The host of this rank, for Hosts. TESSERA_HOSTS=n takes the ranks for those of n hosts, in order: what is really apart
 // stays so. Throws Error.
 std::string host_key(int rank, int size);
+// The same for ranks of one machine, whatever they are taken for.
+std::string_view machine_of(const std::string& key);
 
 }  // namespace tessera::mpi

@@ -1,4 +1,5 @@
 // How the ranks of one host come to share memory, where nothing but MPI is between them.
+#include <algorithm>
 #include <cstring>
 
 #include <fmt/format.h>
@@ -146,6 +147,8 @@ std::unique_ptr<Transport> join_hosts(std::shared_ptr<World> world, CommHandle c
     keys.push_back(other.host);
     polls = polls || other.has_one_thread;
   }
+  const auto is_here = [&](const std::string& key) { return machine_of(key) == machine_of(mine.host); };
+  world->set_neighbours(static_cast<int>(std::count_if(keys.begin(), keys.end(), is_here)));
   Hosts hosts(keys);
   wide->set_hosts(hosts);
   wide->set_polls(polls);

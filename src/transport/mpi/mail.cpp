@@ -217,7 +217,7 @@ void Mail::finish(Message& message) {
     std::erase(message.requests, RequestHandle{0});
   }
   // Pieces that come together have their sum; where this MPI does not say, it is as it should be.
-  for (const int64_t bytes : over.bytes) message.missing_bytes -= std::max<int64_t>(bytes, 0);
+  for (size_t i = 0; i < over.count; ++i) message.missing_bytes -= std::max<int64_t>(over.bytes[i], 0);
   if (!message.requests.empty()) return;
   const Tensor& to = message.tensor;
   if (!message.is_send) {

@@ -39,7 +39,10 @@ MpiTransport::MpiTransport(std::shared_ptr<World> world, CommHandle comm, Probe 
   network_.hosts = hosts_ = Hosts::apart(size_);
   mail_ = std::make_unique<Mail>(
       *world_, comm_, rank_, [this](int peer) { return has_gone(peer); },
-      [this](int from, int64_t bytes) { count_received(from, bytes); });
+      [this](int from, int64_t bytes) {
+        if (hosts_.together(from, rank_)) count_received(0, bytes);
+        else count_received(bytes, 0);
+      });
 }
 
 void MpiTransport::set_voters(const std::string& text) {
@@ -99,8 +102,14 @@ void MpiTransport::run(const Move& plan, std::span<const Tensor> mine, const Pee
 void MpiTransport::move(const Move& plan, std::span<const Tensor> mine, const PeerTensors& peers, Deadline deadline,
                         const std::function<void()>& meanwhile) {
   world_->check_thread();
-  Flow flow(*world_, comm_, rank_, plan, mine, peers);
-  flow.start();
+  auto& prepared = plan.prepared.what;
+  if (prepared == nullptr) prepared = std::make_shared<Flow>(*world_, comm_, rank_, plan, mine, peers);
+  Flow& flow = *static_cast<Flow*>(prepared.get());
+  const struct Ending {
+    Flow& flow;
+    ~Ending() { flow.end(); }
+  } ending{flow};
+  flow.start(mine, peers);
   meanwhile();
   flow.do_local();
   int64_t taken = 0;
@@ -119,21 +128,23 @@ void MpiTransport::move(const Move& plan, std::span<const Tensor> mine, const Pe
     if (now >= grace) throw PeerTrouble{PeerTrouble::closed, peer};
     if (now >= deadline) throw PeerTrouble{PeerTrouble::timed_out, peer};
   }
-  flow.count_received([&](int from, int64_t bytes) { count_received(from, bytes); });
+  int64_t between = 0, within = 0;
+  flow.count_received([&](int from, int64_t bytes) { (hosts_.together(from, rank_) ? within : between) += bytes; });
+  count_received(between, within);
 }
 
-void MpiTransport::count_received(int from, int64_t bytes) {
-  (hosts_.together(from, rank_) ? bytes_within_ : bytes_between_) += bytes;
+void MpiTransport::count_received(int64_t between, int64_t within) {
+  if (between != 0) bytes_between_.fetch_add(between, std::memory_order_relaxed);
+  if (within != 0) bytes_within_.fetch_add(within, std::memory_order_relaxed);
 }
 
 // Slower than the blocking one, but others of this thread go on meanwhile, and it ends at the deadline.
-void MpiTransport::gather_polled(const Tensor& x, const Tensor& out, const Sizes& sizes, const Sizes& places,
-                                 int64_t unit_bytes, Deadline deadline) {
-  const auto scratch = std::make_shared<std::vector<int32_t>>(2 * sizes.size());
-  for (Peer& peer : peers_) peer.came = false;
+void MpiTransport::gather_polled(const Tensor& x, const Tensor& out, const TrustedRows& rows, Deadline deadline) {
+  const auto scratch = std::make_shared<std::vector<int32_t>>(2 * rows.sizes.size());
+  for (Peer& peer : peers_) peer.note_came(false);
   RequestHandle request = 0;
-  world_->check(world_->api().start_all_gather_v(x.data(), out.data(), sizes.data(), places.data(), unit_bytes, rank_,
-                                                 size_, comm_, scratch->data(), &request),
+  world_->check(world_->api().start_all_gather_v(x.data(), out.data(), rows.sizes.data(), rows.places.data(),
+                                                 rows.row_bytes, rank_, size_, comm_, scratch->data(), &request),
                 "MPI_Iallgatherv");
   World::Over over;
   const auto done = [&] {
@@ -159,35 +170,32 @@ void MpiTransport::gather_polled(const Tensor& x, const Tensor& out, const Sizes
 }
 
 // One call of MPI's. What does not lie in one piece goes through memory of our own.
-void MpiTransport::gather_trusted(const Tensor& x, const Tensor& out, size_t dim, const Sizes& sizes, uint64_t call,
+void MpiTransport::gather_trusted(const Tensor& x, const Tensor& out, const TrustedRows& rows, uint64_t call,
                                   Deadline deadline) {
   world_->check_thread();
-  peers_[static_cast<size_t>(rank_)].call = call;
-  const bool in_order = out.is_contiguous() && volume(Dims(std::span(out.shape().data(), dim))) == 1;
-  const Tensor mine = x.is_contiguous() && !may_overlap(x, out) ? x : x.clone();
-  const Tensor arrived = in_order ? out : Tensor::empty(out.dtype(), {out.elements()});
-  Sizes places;
-  for (int64_t at = 0; const int64_t size : sizes) {
-    places.push_back(at);
-    at += size;
-  }
-  const int64_t row = out.shape()[dim] == 0 ? 0 : out.elements() / out.shape()[dim];
-  const int64_t unit_bytes = row * size_bytes(out.dtype());
+  peers_[static_cast<size_t>(rank_)].note_call(call);
+  Tensor copied, scratch;
+  if (!rows.x_in_order) copied = x.clone();
+  if (!rows.out_in_order) scratch = Tensor::empty(out.dtype(), {out.elements()});
+  const Tensor& mine = rows.x_in_order ? x : copied;
+  const Tensor& arrived = rows.out_in_order ? out : scratch;
   if (polls_ && world_->api().start_all_gather_v != nullptr) {
-    gather_polled(mine, arrived, sizes, places, unit_bytes, deadline);
+    gather_polled(mine, arrived, rows, deadline);
   } else {
-    world_->check(world_->api().all_gather_v(mine.data(), arrived.data(), sizes.data(), places.data(), unit_bytes,
-                                             rank_, size_, comm_),
+    world_->check(world_->api().all_gather_v(mine.data(), arrived.data(), rows.sizes.data(), rows.places.data(),
+                                             rows.row_bytes, rank_, size_, comm_),
                   "MPI_Allgatherv");
   }
+  int64_t between = 0, within = 0;
   for (int r = 0; r < size_; ++r) {
-    if (r != rank_) count_received(r, sizes[static_cast<size_t>(r)] * unit_bytes);
+    if (r != rank_) (hosts_.together(r, rank_) ? within : between) += rows.sizes[static_cast<size_t>(r)];
   }
-  for (size_t r = 0; !in_order && r < sizes.size(); ++r) {
+  count_received(between * rows.row_bytes, within * rows.row_bytes);
+  for (size_t r = 0; !rows.out_in_order && r < rows.sizes.size(); ++r) {
     Box box = Box::whole(out.shape());
-    box.offset[dim] = places[r];
-    box.extent[dim] = sizes[r];
-    const std::byte* from = arrived.data() + places[r] * row * size_bytes(out.dtype());
+    box.offset[rows.dim] = rows.places[r];
+    box.extent[rows.dim] = rows.sizes[r];
+    const std::byte* from = arrived.data() + rows.places[r] * rows.row_bytes;
     copy_box(view_of(out).box(box), {from, out.dtype(), box.extent, row_major(box.extent)}, out.bytes());
   }
 }

@@ -25,6 +25,7 @@ class MpiTransport : public Transport {
   size_t inline_bytes(const Tensor&, bool) const override { return votes() ? 2048 : 8192; }
   void exchange(const Saying& mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
                 Deadline deadline) override;
+  bool takes_payload(size_t) const override { return true; }
   void run(const Move& move, std::span<const Tensor> mine, const PeerTensors& peers, Deadline deadline) override;
   // The same, but for the moments; `meanwhile` is called once the first messages are on their way.
   void move(const Move& move, std::span<const Tensor> mine, const PeerTensors& peers, Deadline deadline,
@@ -36,7 +37,7 @@ class MpiTransport : public Transport {
   bool gathers_trusted(int64_t rows, int64_t row_bytes) const override {
     return world_->api().all_gather_v != nullptr && rows <= INT32_MAX && row_bytes <= INT32_MAX;
   }
-  void gather_trusted(const Tensor& x, const Tensor& out, size_t dim, const Sizes& sizes, uint64_t call,
+  void gather_trusted(const Tensor& x, const Tensor& out, const TrustedRows& rows, uint64_t call,
                       Deadline deadline) override;
   const Network* network() const override { return &network_; }
   // By which bytes are counted; else every rank is one of its own.
@@ -81,6 +82,9 @@ class MpiTransport : public Transport {
     std::atomic<bool> left{false};
     std::string farewell;
     std::vector<std::byte> first, rest;  // of its record
+    // Nothing else follows from these.
+    void note_call(uint64_t number) { call.store(number, std::memory_order_relaxed); }
+    void note_came(bool has) { came.store(has, std::memory_order_relaxed); }
   };
   struct Head {
     uint64_t call = 0, bytes = 0;
@@ -90,6 +94,7 @@ class MpiTransport : public Transport {
   class Ballot;   // a round of a vote
 
   void tell(const std::string& text) noexcept;
+  void put_down(const Saying& mine, uint64_t call);
   size_t own_place() const;
   // Whether all of the circle say `mine`, and it is not 0. In as many rounds as the logarithm of their number.
   bool vote(uint64_t mine, Deadline deadline);
@@ -100,9 +105,8 @@ class MpiTransport : public Transport {
   void with_roll_call(Fn&& fn);
   void await(const std::function<bool()>& done, const std::function<int()>& missing, Deadline deadline);
   bool has_gone(int peer) const;
-  void count_received(int from, int64_t bytes);
-  void gather_polled(const Tensor& x, const Tensor& out, const Sizes& sizes, const Sizes& places, int64_t unit_bytes,
-                     Deadline deadline);
+  void count_received(int64_t between, int64_t within);
+  void gather_polled(const Tensor& x, const Tensor& out, const TrustedRows& rows, Deadline deadline);
 
   std::shared_ptr<World> world_;
   CommHandle comm_;
@@ -115,6 +119,15 @@ class MpiTransport : public Transport {
   Hosts hosts_;
   std::atomic<int64_t> bytes_between_{0}, bytes_within_{0};
   std::vector<std::byte> said_;  // of this rank
+  struct Posted {                // of an exchange; kept for its capacity
+    struct Whose {
+      int peer = -1;  // from whom; -1: a send
+      bool is_rest = false;
+    };
+    std::vector<RequestHandle> requests;
+    std::vector<Whose> whose;
+    World::Over over;
+  } posted_;
   std::atomic<bool> dead_{false};
   Verdict verdict_;
   bool gone_ = false;

@@ -27,6 +27,8 @@ Handle from_word(uint64_t word) {
 }
 MPI_Comm comm_of(CommHandle comm) { return from_word<MPI_Comm>(comm); }
 int count_of(int64_t bytes) { return static_cast<int>(bytes); }
+// What is of so few requests, or ranks, lies on the stack: whoever waits asks very often.
+constexpr int32_t kFew = 32;
 int source_of(int32_t source) { return source < 0 ? MPI_ANY_SOURCE : source; }
 int tag_of(int32_t tag) { return tag < 0 ? MPI_ANY_TAG : tag; }
 
@@ -146,8 +148,9 @@ int with_counts(const int64_t* counts, const int64_t* places, int64_t unit_bytes
 
 int all_gather_v(const void* data, void* out, const int64_t* counts, const int64_t* places, int64_t unit_bytes,
                  int32_t rank, int32_t size, CommHandle comm) {
-  std::vector<int32_t> scratch(2 * static_cast<size_t>(size));
-  return with_counts(counts, places, unit_bytes, size, scratch.data(),
+  int32_t few[2 * kFew];
+  std::vector<int32_t> many(size <= kFew ? 0 : 2 * static_cast<size_t>(size));
+  return with_counts(counts, places, unit_bytes, size, size <= kFew ? few : many.data(),
                      [&](const int* own_counts, const int* own_places, MPI_Datatype type) {
                        return MPI_Allgatherv(data, own_counts[rank], type, out, own_counts, own_places, type,
                                              comm_of(comm));
@@ -219,30 +222,38 @@ int irecv_rows(void* data, int64_t rows, int64_t row_bytes, int64_t stride_bytes
   return code;
 }
 
-int test_some_sized(int32_t count, RequestHandle* requests, int32_t* done, int32_t* which, int64_t* bytes) {
-  thread_local std::vector<MPI_Request> list;
-  thread_local std::vector<MPI_Status> statuses;
-  list.resize(static_cast<size_t>(count));
-  statuses.resize(static_cast<size_t>(count));
+int test_with(int32_t count, RequestHandle* requests, int32_t* done, int32_t* which, int64_t* bytes, MPI_Request* list,
+              MPI_Status* statuses) {
   for (int32_t i = 0; i < count; ++i) {
-    list[static_cast<size_t>(i)] = requests[i] == 0 ? MPI_REQUEST_NULL : from_word<MPI_Request>(requests[i]);
+    list[i] = requests[i] == 0 ? MPI_REQUEST_NULL : from_word<MPI_Request>(requests[i]);
   }
   *done = 0;
-  int code = MPI_Testsome(count, list.data(), done, which, statuses.data());
+  int code = MPI_Testsome(count, list, done, which, statuses);
   if (*done == MPI_UNDEFINED) *done = 0;
   if (code == MPI_ERR_IN_STATUS) {
     for (int32_t i = 0; i < *done; ++i) {
-      if (statuses[static_cast<size_t>(i)].MPI_ERROR != MPI_SUCCESS) code = statuses[static_cast<size_t>(i)].MPI_ERROR;
+      if (statuses[i].MPI_ERROR != MPI_SUCCESS) code = statuses[i].MPI_ERROR;
     }
   }
   for (int32_t i = 0; i < *done; ++i) {
     requests[which[i]] = 0;
     if (bytes == nullptr) continue;
     int count_bytes = 0;
-    MPI_Get_count(&statuses[static_cast<size_t>(i)], MPI_BYTE, &count_bytes);
+    MPI_Get_count(&statuses[i], MPI_BYTE, &count_bytes);
     bytes[i] = count_bytes;
   }
   return code;
+}
+
+int test_some_sized(int32_t count, RequestHandle* requests, int32_t* done, int32_t* which, int64_t* bytes) {
+  if (count <= kFew) {
+    MPI_Request list[kFew];
+    MPI_Status statuses[kFew];
+    return test_with(count, requests, done, which, bytes, list, statuses);
+  }
+  std::vector<MPI_Request> list(static_cast<size_t>(count));
+  std::vector<MPI_Status> statuses(static_cast<size_t>(count));
+  return test_with(count, requests, done, which, bytes, list.data(), statuses.data());
 }
 
 int test_some(int32_t count, RequestHandle* requests, int32_t* done, int32_t* which) {

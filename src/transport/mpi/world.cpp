@@ -82,6 +82,13 @@ bool World::part() {
   return true;
 }
 
+// An engine that wakes who rests has threads of its own, which want the cores too.
+void World::set_neighbours(int ranks) {
+  if (api_.rest != nullptr || ranks <= neighbours_) return;
+  neighbours_ = ranks;
+  spins_ = spins_for(ranks);
+}
+
 void World::check_thread() const {
   if (may_call()) return;
   throw Error("MPI was initialised for calls of one thread only, and this is another: use MPI_THREAD_MULTIPLE");
@@ -89,14 +96,15 @@ void World::check_thread() const {
 
 int World::test_some(std::span<RequestHandle> requests, Over& over) const {
   const auto count = static_cast<int32_t>(requests.size());
-  over.which.resize(requests.size());
-  over.bytes.assign(requests.size(), -1);
+  if (over.which.size() < requests.size()) {
+    over.which.resize(requests.size());
+    over.bytes.resize(requests.size(), -1);
+  }
   int32_t done = 0;
   const int code = api_.test_some_sized != nullptr
                        ? api_.test_some_sized(count, requests.data(), &done, over.which.data(), over.bytes.data())
                        : api_.test_some(count, requests.data(), &done, over.which.data());
-  over.which.resize(static_cast<size_t>(done));
-  over.bytes.resize(static_cast<size_t>(done));
+  over.count = static_cast<size_t>(done);
   return code;
 }
 
@@ -209,11 +217,10 @@ void check_length(int from, int64_t bytes, int64_t expected) {
       fmt::format("a message of rank {} has {} bytes, but {} were agreed on: it is damaged", from, bytes, expected));
 }
 
-// A look is about as dear as leaving the core, which may be the very one that a peer waits for: so it spins little.
 void Patience::pause() {
-  constexpr int64_t kSpins = 20, kYields = 5000;
+  constexpr int64_t kYields = 5000;
   ++count_;
-  if (let_others_go_on() || count_ < kSpins) return;
+  if (let_others_go_on() || count_ < spins_) return;
   if (api_ != nullptr && api_->rest != nullptr) api_->rest(comm_, &seen_);
   else if (count_ < kYields) sched_yield();
   else std::this_thread::sleep_for(std::chrono::microseconds(50));

@@ -29,6 +29,10 @@ class Helper {
 // The tags of a communicator's messages.
 enum Tag : int32_t { kRecord = 1, kRest, kVote, kControl, kLetter, kAnswer, kData, kRelayed, kFirstPayload };
 
+// A look is about as dear as leaving the core, which may be the very one that a peer waits for: so it spins little where
+// there may not be one for each.
+inline constexpr int kFewSpins = 20;
+
 class World {
  public:
   // The one of this process for that MPI; made where there is none. Initialises MPI where nobody has, and finalises it then,
@@ -46,13 +50,18 @@ class World {
   bool has_one_thread() const { return level_ < multiple; }
   // Whether MPI lets this thread call it.
   bool may_call() const { return level_ >= multiple || std::this_thread::get_id() == main_; }
+  // How many ranks there are on this machine, as far as a communicator knows; and how often a waiting one looks before it
+  // leaves its core to them.
+  void set_neighbours(int ranks);
+  int spins() const { return spins_; }
   // A communicator is dead: finalising may have to wait for a peer that never comes.
   void give_up() { given_up_ = true; }
 
   // Of requests those that are over, and how many bytes came where they are receives (-1: this MPI does not say). Their
   // handles become 0. Returns MPI's code.
   struct Over {
-    std::vector<int32_t> which;
+    size_t count = 0;
+    std::vector<int32_t> which;  // as many; what lies behind is left from before, as whoever waits asks very often
     std::vector<int64_t> bytes;
   };
   int test_some(std::span<RequestHandle> requests, Over& over) const;
@@ -96,6 +105,7 @@ class World {
   bool ours_ = false;
   CommHandle parting_ = 0;  // of all ranks, where this is to finalise
   std::atomic<bool> given_up_{false};
+  std::atomic<int> neighbours_{0}, spins_{kFewSpins};
   int32_t level_ = single;
   std::thread::id main_;
   std::mutex guard_;
@@ -129,7 +139,7 @@ class Patience {
  public:
   Patience() = default;
   // Who waits for messages of that communicator is woken by them, where the engine can do that.
-  Patience(const World& world, CommHandle comm) : api_(&world.api()), comm_(comm) {}
+  Patience(const World& world, CommHandle comm) : api_(&world.api()), comm_(comm), spins_(world.spins()) {}
   void pause();
   bool should_look_around() const { return count_ % 32 == 31; }
   // Lets whoever waits be interrupted (set_wait_hook()), about ten times a second. Throws what the hook does.
@@ -138,6 +148,7 @@ class Patience {
  private:
   const Api* api_ = nullptr;
   CommHandle comm_ = 0;
+  const int spins_ = kFewSpins;
   uint64_t seen_ = 0;
   int64_t count_ = 0;
   Deadline next_hook_ = {};
