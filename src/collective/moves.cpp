@@ -4,6 +4,7 @@
 #include <numeric>
 #include <optional>
 
+#include "tensor/reduce.hpp"
 #include "tensor/strided.hpp"
 
 namespace tessera {
@@ -219,6 +220,12 @@ std::optional<Summing> summing_of(const Arranged& a) {
   return Summing{dim, all_at(only_holder(a.to), shape[dim], a.to.ranks())};
 }
 
+// In logarithmic rounds: not of scalars, which have no room for two; with two ranks it is one round anyway.
+bool sums_in_parts(const Arranged& a, const Network& network) {
+  return network.hosts.count() == network.hosts.ranks() && network.hosts.ranks() > 2 && !a.to.shape().empty() &&
+         combines_in_parts(a.reduction, a.dtype);
+}
+
 AxisLayout even_cut(const Arranged& a, const Summing& summing) {
   return AxisLayout(a.to.shape(), axis_shard(static_cast<int64_t>(summing.dim), even_stretches(summing.sizes)),
                     a.to.ranks());
@@ -236,19 +243,68 @@ AxisPlacement cut_for(const Dims& shape, int ranks) {
   return axis_shard(static_cast<int64_t>(dim), even_sizes(shape[dim], ranks));
 }
 
-// Of the few bytes for which one round is worth a thought at all. In two, each rank gets its stretch of all terms, and then
-// those of the others.
-bool one_round_is_cheaper(const Arranged& a, const std::vector<Schedule>& gather, const Network& network) {
+// What an all_reduce costs in one round, where the bytes are so few that it is worth a thought at all; in two, where each
+// rank gets its stretch of all terms, and then those of the others; and in logarithmic ones.
+std::vector<Schedule> all_reduce_schedules(const Arranged& a, const std::vector<Schedule>& gather,
+                                           const Network& network) {
   const auto ranks = static_cast<double>(a.to.ranks());
-  const double bytes = static_cast<double>(volume(a.to.shape()) * size_bytes(a.dtype));
+  const int64_t elements = volume(a.to.shape());
+  const double bytes = static_cast<double>(elements * size_bytes(a.dtype));
   const Prices& prices = network.prices;
   const auto round = [&](double out) {
     return prices.round_us + (ranks - 1) * prices.message_us + out * prices.byte_us;
   };
-  return round((ranks - 1) * bytes) <= round((ranks - 1) / ranks * bytes) + cheapest(gather).us;
+  std::vector<Schedule> list;
+  if (reduces_in_one_round(a)) list.push_back({Way::direct, 0, 1, round((ranks - 1) * bytes)});
+  const Schedule& second = cheapest(gather);
+  list.push_back({Way::spread, 0, 1 + second.rounds, round((ranks - 1) / ranks * bytes) + second.us});
+  if (sums_in_parts(a, network)) list.push_back(logarithmic_sum(elements, elements, size_bytes(a.dtype), network));
+  return list;
+}
+
+// Two halves of it, if any: what a round adds up is not what others are sent in it.
+Dims scratch_for_pairs(const Arranged& a) {
+  Dims shape = a.to.shape();
+  if (SumRounds(a.to.ranks()).count() > 2) shape[0] *= 2;
+  return shape;
+}
+
+// The last round brings each rank what it is to have, those before the whole.
+void append_pairs(const Arranged& a, int rank, Numbers numbers, std::span<const Tensor> mine, Rounds& rounds) {
+  const SumRounds pairs(a.to.ranks());
+  const int out = numbers.x + 1;
+  // What a rank has before a round.
+  const auto sum_of = [&](int r, int round, Box box) {
+    const int sums = pairs.sums_before(r, round);
+    if (sums > 0 && sums % 2 == 0) box.offset[0] += a.to.shape()[0];
+    return Term{r, sums == 0 ? numbers.x : numbers.scratch, box};
+  };
+  for (int k = 0; k < pairs.count(); ++k) {
+    const bool last = k + 1 == pairs.count();
+    const auto wanted = [&](int r) {
+      Box box = last ? a.to.box(r) : Box::whole(a.to.shape());
+      if (last && !a.to.holds(r)) box.extent[0] = 0;
+      return box;
+    };
+    Mover mover(rank, mine, rounds[static_cast<size_t>(k)]);
+    const int from = pairs.source(rank, k);
+    if (const Box box = wanted(rank); from >= 0 && !box.empty()) {
+      const Term target = last ? Term{rank, out, Box::whole(box.extent)} : sum_of(rank, k + 1, box);
+      const bool is_first = pairs.is_first(rank, k);
+      const Receive receive{target.tensor, target.box, 0, 2, a.reduction, {}};
+      mover.term(0, receive, sum_of(is_first ? rank : from, k, box));
+      mover.term(1, receive, sum_of(is_first ? from : rank, k, box));
+    }
+    for (const int to : pairs.targets(rank, k)) {
+      const Term sent = sum_of(rank, k, wanted(to));
+      if (!sent.box.empty()) mover.send(to, sent.tensor, sent.box);
+    }
+  }
 }
 
 }  // namespace
+
+bool Choice::sums(Way way) const { return !sum.empty() && cheapest(sum).way == way; }
 
 std::string Choice::text() const {
   std::string all;
@@ -265,16 +321,23 @@ Choice choose(const Arranged& a, int rank, const Network* network) {
   if (const auto gathering = gathering_of(a, {})) {
     const GatherSchedules schedules(gathering->sizes, gathering->row_bytes(a.dtype), *network);
     choice.gather = schedules.all();
-    choice.in_one_round = choice.in_one_round && one_round_is_cheaper(a, choice.gather, *network);
-    if (choice.in_one_round) choice.gather.clear();
+    if (a.op == OpCode::all_reduce) {
+      choice.sum = all_reduce_schedules(a, choice.gather, *network);
+      choice.in_one_round = choice.sums(Way::direct);
+      if (!choice.sums(Way::spread)) choice.gather.clear();
+    }
   }
   const bool apart = network->hosts.count() == network->hosts.ranks();
   if (const auto summing = summing_of(a); summing && apart) {
     Dims row = a.to.shape();
     row[summing->dim] = 1;
-    choice.sum = sum_schedules(summing->sizes, volume(row) * size_bytes(a.dtype), *network);
-    choice.has_scratch = cheapest(choice.sum).way == Way::spread;
+    choice.sum = sum_schedules(summing->sizes, volume(row) * size_bytes(a.dtype), *network, sums_in_parts(a, *network));
+    choice.has_scratch = choice.sums(Way::spread);
     if (choice.has_scratch) choice.scratch = even_cut(a, *summing).box(rank).extent;
+  }
+  if (choice.sums(Way::logarithmic)) {
+    choice.has_scratch = true;
+    choice.scratch = scratch_for_pairs(a);
   }
   return choice;
 }
@@ -310,6 +373,8 @@ void append_moves(const Arranged& a, const Choice& choice, const Network* networ
     append_exchange(a, rank, x, out, mine, rounds[0]);
   } else if (!a.send.empty()) {
     first.pairs(a, x, out);
+  } else if (choice.sums(Way::logarithmic)) {
+    append_pairs(a, rank, numbers, mine, rounds);
   } else if (choice.has_scratch) {
     const AxisLayout cut = even_cut(a, *summing_of(a));
     first.between(a.from, cut, {x, false}, {numbers.scratch, false}, a.reduction);

@@ -30,10 +30,11 @@ class Rounds {
 // How an operation is run between hosts: settled before its moves are worked out, alike on all ranks.
 struct Choice {
   std::vector<Schedule> gather;  // of what is gathered, or of the second half of an all_reduce; none: directly
-  std::vector<Schedule> sum;     // of what is summed up for ranks of very different sizes
+  std::vector<Schedule> sum;     // of what is summed up; of an all_reduce as a whole
   bool in_one_round = false;     // an all_reduce
-  Dims scratch;                  // of even stretches of such a sum, on this rank
+  Dims scratch;                  // of what such a sum keeps in between, on this rank
   bool has_scratch = false;
+  bool sums(Way way) const;  // in that one
   std::string text() const;  // empty where there was nothing to choose
 };
 

@@ -309,7 +309,49 @@ Sizes even_stretches(const Sizes& sizes) {
   return even_sizes(std::accumulate(sizes.begin(), sizes.end(), int64_t{0}), static_cast<int>(sizes.size()));
 }
 
-std::vector<Schedule> sum_schedules(const Sizes& sizes, int64_t row_bytes, const Network& network) {
+SumRounds::SumRounds(int ranks) : ranks_(ranks), count_(static_cast<int>(doublings(ranks))) {}
+
+// Only the last block may be shorter than the one beside it: then its ranks take turns.
+int SumRounds::source(int rank, int round) const {
+  const int other = block_of(rank, round) ^ (1 << round);
+  if (other >= ranks_) return -1;
+  const int there = std::min(1 << round, ranks_ - other);
+  return other + (rank - block_of(rank, round)) % there;
+}
+
+std::vector<int> SumRounds::targets(int rank, int round) const {
+  const int own = block_of(rank, round), other = own ^ (1 << round);
+  const int here = std::min(1 << round, ranks_ - own), end = std::min(other + (1 << round), ranks_);
+  std::vector<int> list;
+  for (int r = other + (rank - own); r < end; r += here) list.push_back(r);
+  return list;
+}
+
+int SumRounds::sums_before(int rank, int round) const {
+  int sums = 0;
+  for (int k = 0; k < round; ++k) sums += source(rank, k) >= 0 ? 1 : 0;
+  return sums;
+}
+
+int64_t SumRounds::most_targets(int round) const {
+  const int last = block_of(ranks_ - 1, round), length = ranks_ - last;
+  const bool is_second = !is_first(last, round);
+  return is_second ? ((int64_t{1} << round) + length - 1) / length : 1;
+}
+
+Schedule logarithmic_sum(int64_t rows, int64_t kept, int64_t row_bytes, const Network& network) {
+  const SumRounds rounds(network.hosts.ranks());
+  int64_t messages = 0, sent = 0;
+  for (int k = 0; k < rounds.count(); ++k) {
+    messages += rounds.most_targets(k);
+    sent += rounds.most_targets(k) * (k + 1 == rounds.count() ? kept : rows);
+  }
+  return {
+      Way::logarithmic, 0, rounds.count(),
+      price_of(network.prices, rounds.count(), messages, static_cast<double>(sent) * static_cast<double>(row_bytes))};
+}
+
+std::vector<Schedule> sum_schedules(const Sizes& sizes, int64_t row_bytes, const Network& network, bool in_parts) {
   const auto ranks = static_cast<int64_t>(sizes.size());
   const auto price = [&](int64_t rounds, int64_t messages, int64_t rows) {
     return price_of(network.prices, rounds, messages, static_cast<double>(rows) * static_cast<double>(row_bytes));
@@ -333,6 +375,7 @@ std::vector<Schedule> sum_schedules(const Sizes& sizes, int64_t row_bytes, const
   }
   const int64_t messages = ranks - 1 + std::max(most_of(out), most_of(in));
   list.push_back({Way::spread, 0, 2, price(2, messages, busiest(evens) + most_of(rows))});
+  if (in_parts) list.push_back(logarithmic_sum(total, most_of(sizes), row_bytes, network));
   return list;
 }
 

@@ -83,9 +83,34 @@ class GatherSchedules {
   int64_t most_together_ = 1, fewest_together_ = 1;  // ranks of a host
 };
 
+// A sum in as many rounds as the logarithm of the number of ranks: in each of them a rank adds to the sum of its block of
+// ranks that of the block beside it. Blocks are those of the order of sums (Reduction), so the bits are those of that.
+class SumRounds {
+ public:
+  explicit SumRounds(int ranks);
+  int count() const { return count_; }
+  // From whom a rank gets the other block's sum; -1: there is none, and it goes on with what it has.
+  int source(int rank, int round) const;
+  // Who gets it from this rank.
+  std::vector<int> targets(int rank, int round) const;
+  // Whether its own block comes before the other.
+  bool is_first(int rank, int round) const { return (rank >> round) % 2 == 0; }
+  // In how many rounds before this one it has added anything.
+  int sums_before(int rank, int round) const;
+  // The most messages that a rank sends in a round.
+  int64_t most_targets(int round) const;
+
+ private:
+  int block_of(int rank, int round) const { return rank >> round << round; }
+  int ranks_, count_ = 0;
+};
+
 // A sum over all ranks of which rank r keeps sizes[r] rows: directly, or first even stretches of it, which then go to who
-// keeps them. Both with their prices.
-std::vector<Schedule> sum_schedules(const Sizes& sizes, int64_t row_bytes, const Network& network);
+// keeps them; and in logarithmic rounds, of all rows, where parts of it can be summed up for themselves (`in_parts`). With
+// their prices; direct comes first.
+std::vector<Schedule> sum_schedules(const Sizes& sizes, int64_t row_bytes, const Network& network, bool in_parts);
+// The last of these, where every rank keeps at most `kept` of all rows.
+Schedule logarithmic_sum(int64_t rows, int64_t kept, int64_t row_bytes, const Network& network);
 // The same rows, cut evenly.
 Sizes even_stretches(const Sizes& sizes);
 

@@ -275,6 +275,12 @@ class BoxedReduce {
 
 }  // namespace
 
+// Not where what is in between is of another type, or something is done once at the beginning or the end.
+bool combines_in_parts(Reduction reduction, DType dtype) {
+  if (reduction.op == ReduceOp::avg || reduction.op == ReduceOp::premul_sum) return false;
+  return reduce_kernels(dtype, reduction.op).promote == nullptr;
+}
+
 void reduce_boxes(const View& dst, std::span<const ConstView> terms, Reduction reduction, int64_t total_bytes,
                   const Dims& axes) {
   const BlockTree tree(dst.dtype, reduction, terms.size(), axes);

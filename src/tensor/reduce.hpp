@@ -19,4 +19,8 @@ namespace tessera {
 void reduce_boxes(const View& dst, std::span<const ConstView> terms, Reduction reduction, int64_t total_bytes = 0,
                   const Dims& axes = {});
 
+// Whether some of the terms may be combined first, and what comes of it then with the rest, as if it were a term: without
+// another bit than where all are combined at once.
+bool combines_in_parts(Reduction reduction, DType dtype);
+
 }  // namespace tessera

@@ -1,5 +1,6 @@
 // How a gather goes between hosts: that every schedule brings every row to every rank, once over each way, and which one is
 // taken. For very many hosts it is worked out without data; that prints the table of docs/many-machines.md.
+#include <bit>
 #include <map>
 #include <set>
 
@@ -129,10 +130,47 @@ TEST(Schedules, TheCheapestIsTaken) {
   EXPECT_EQ(taken({1 << 20, 5}, 1024, {.message_us = 10}), Way::direct);  // between two hosts there is one way
   EXPECT_EQ(taken(Sizes(8, 0), 64, {.message_us = 10}), Way::direct);     // of nothing too
   const Network network = network_of(8, 8, {2, 0.5, 1e-4});
-  EXPECT_EQ(cheapest(sum_schedules(one, 1024, network)).way, Way::spread);
-  EXPECT_EQ(cheapest(sum_schedules(even, 1024, network)).way, Way::direct);
+  EXPECT_EQ(cheapest(sum_schedules(one, 1024, network, true)).way, Way::spread);
+  EXPECT_EQ(cheapest(sum_schedules(even, 1024, network, true)).way, Way::direct);
   EXPECT_EQ(explain(GatherSchedules(even, 64, network).all()),
             "direct, 1 round: 5.68 us (spread 7.68, ring 18.4, logarithmic 8.68)");
+}
+
+// ((0 1) (2 3)) ((4 5) 6)
+std::string order_of_sums(int first, int count) {
+  if (count == 1) return std::to_string(first);
+  const int left = static_cast<int>(std::bit_floor(static_cast<unsigned>(count - 1)));
+  return "(" + order_of_sums(first, left) + " " + order_of_sums(first + left, count - left) + ")";
+}
+
+TEST(Schedules, SumsInLogarithmicRoundsHaveTheirOrder) {
+  for (const int ranks : {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 16, 17, 23, 32, 33, 63, 100}) {
+    const SumRounds rounds(ranks);
+    std::vector<std::string> have;
+    for (int r = 0; r < ranks; ++r) have.push_back(std::to_string(r));
+    std::vector<int> sums(static_cast<size_t>(ranks), 0);
+    for (int k = 0; k < rounds.count(); ++k) {
+      const std::vector<std::string> before = have;
+      std::multiset<std::pair<int, int>> sent, came;
+      int64_t most = 1;
+      for (int r = 0; r < ranks; ++r) {
+        const auto targets = rounds.targets(r, k);
+        for (const int to : targets) sent.insert({r, to});
+        most = std::max(most, static_cast<int64_t>(targets.size()));
+        EXPECT_EQ(rounds.sums_before(r, k), sums[static_cast<size_t>(r)]);
+        const int from = rounds.source(r, k);
+        if (from < 0) continue;
+        came.insert({from, r});
+        ++sums[static_cast<size_t>(r)];
+        const std::string &own = before[static_cast<size_t>(r)], &other = before[static_cast<size_t>(from)];
+        const bool first = rounds.is_first(r, k);
+        have[static_cast<size_t>(r)] = "(" + (first ? own : other) + " " + (first ? other : own) + ")";
+      }
+      EXPECT_EQ(sent, came) << ranks << " ranks, round " << k;
+      EXPECT_EQ(rounds.most_targets(k), most) << ranks << " ranks, round " << k;
+    }
+    for (const std::string& sum : have) EXPECT_EQ(sum, order_of_sums(0, ranks));
+  }
 }
 
 struct Load {  // of the rank that has most of it
@@ -205,6 +243,61 @@ TEST(Schedules, TimeFollowsTheTotalAtAnyScale) {
       if (even_us == 0) even_us = best.us;
       // But for the messages with which one rank spreads it over all, and those of all to it.
       EXPECT_LE(best.us, 2.5 * even_us + 2 * ranks * network.prices.message_us) << split.name;
+    }
+  }
+}
+
+// What of some ranks the busiest sends, in the moves of a sum of f32 rows: of all for all, or of a part for each.
+Load busiest_of_sum(const Arranged& sum, const Choice& choice, const Network& network) {
+  Load most;
+  const int n = network.hosts.ranks();
+  const Tensor mine[4];  // never touched
+  for (const int rank : {0, 1, n / 2, n - 1}) {
+    Rounds rounds;
+    append_moves(sum, choice, &network, rank, {0, 2}, mine, rounds);
+    Load load{static_cast<int64_t>(rounds.all().size()), 0, 0};
+    for (const Move& round : rounds.all()) {
+      for (const Send& send : round.sends) {
+        ++load.messages;
+        load.sent_bytes += send.box.elements() * 4;
+      }
+    }
+    most = {load.rounds, std::max(most.messages, load.messages), std::max(most.sent_bytes, load.sent_bytes)};
+  }
+  return most;
+}
+
+Arranged sum_of(OpCode op, int64_t elements, int ranks) {
+  Arranged sum;
+  sum.op = op;
+  sum.moves = true;
+  sum.from = AxisLayout({elements}, axis_partial(), ranks);
+  sum.sizes = even_sizes(elements, ranks);
+  sum.to = AxisLayout({elements}, op == OpCode::all_reduce ? axis_replicate() : axis_shard(0, sum.sizes), ranks);
+  return sum;
+}
+
+TEST(Schedules, ShortSumsTakeLogarithmicRounds) {
+  fmt::print(
+      "| ranks | sum | KiB | rounds | messages | KiB sent | schedule, us |\n| --- | --- | --- | --- | --- | --- | --- "
+      "|\n");
+  for (const int ranks : {1024, 1030, 16384}) {
+    const Network network = network_of(ranks, ranks, {2, 0.5, 1e-4});
+    for (const auto& [op, elements] : {std::pair(OpCode::all_reduce, 1024),
+                                       {OpCode::all_reduce, 1 << 22},
+                                       {OpCode::reduce_scatter, ranks},
+                                       {OpCode::reduce_scatter, ranks << 12}}) {
+      const Arranged sum = sum_of(op, elements, ranks);
+      const Choice choice = choose(sum, 0, &network);
+      const Load load = busiest_of_sum(sum, choice, network);
+      fmt::print("| {} | {} | {} | {} | {} | {:.3g} | {} |\n", ranks, name(op), elements / 256, load.rounds,
+                 load.messages, static_cast<double>(load.sent_bytes) / 1024, choice.text());
+      const bool is_short = elements <= 16384;
+      EXPECT_EQ(choice.sums(Way::logarithmic), is_short);
+      if (!is_short) continue;
+      EXPECT_EQ(load.rounds, SumRounds(ranks).count());
+      EXPECT_LE(load.rounds * 2 + load.messages * 0.5 + static_cast<double>(load.sent_bytes) * 1e-4,
+                1.01 * cheapest(choice.sum).us);
     }
   }
 }

@@ -3,6 +3,7 @@
 // rank a host.
 #include <cstdio>
 #include <cstdlib>
+#include <string>
 
 #include <tessera/mpi.hpp>
 #include <tessera/tessera.hpp>
@@ -84,6 +85,31 @@ void gathers(Comm& comm) {
   require(calls.gathers == 0 && calls.sends >= 2 * (n - 1), "that a gather is agreed on");
 }
 
+// From one line: what was worked out for one call must not serve another that is not like it.
+void repeats(Comm& comm) {
+  const int64_t n = comm.size(), me = comm.rank(), columns = 50;
+  for (int64_t i = 0; i < 24; ++i) {
+    const int64_t rows = 2 + i / 6 % 2;
+    const Tensor wide = Tensor::full(DType::i64, {n * rows, 2 * columns}, -1);
+    Tensor out, x = Tensor::full(DType::i64, {rows, columns}, 100 * i + me);
+    if (i % 3 == 1) out = Tensor::full(DType::i64, {n * rows, columns}, -1);
+    if (i % 3 == 2) out = wide.narrow(1, 0, columns);  // not in one piece
+    if (i % 6 == 4) {                                  // in place
+      out.narrow(0, me * rows, rows).fill([&](auto) { return 100 * i + me; });
+      x = out.narrow(0, me * rows, rows);
+    }
+    comm.barrier();
+    calls = {};
+    const Sizes sizes(static_cast<size_t>(n), rows);
+    const Tensor all = all_gather(comm, x, {.sizes = sizes, .out = out, .sizes_trusted = true}).tensor;
+    require(calls.all == 1 && calls.gathers == 1, "that a repeated trusted gather is one call of MPI's");
+    for (int64_t row = 0; row < n * rows; ++row) {
+      require(all.at<int64_t>(row, columns - 1) == 100 * i + row / rows, "a row of a repeated gather");
+    }
+    require(wide.at<int64_t>(0, columns) == -1, "what lies beside it");
+  }
+}
+
 void votes(Comm& comm) {
   for (int i = 0; i < 3; ++i) {
     calls = {};
@@ -91,6 +117,19 @@ void votes(Comm& comm) {
     // The first one is said in full, in as many rounds again.
     const int rounds = rounds_of(comm.size());
     require(calls.sends == (i == 0 ? 2 * rounds : rounds), "the number of messages of a barrier");
+  }
+}
+
+// Where messages are dear: as many to agree as there are rounds, and as many again.
+void sums(Comm& comm) {
+  const int64_t n = comm.size(), me = comm.rank();
+  const Tensor x = Tensor::full(DType::f32, {5000}, 1.0f + static_cast<float>(me));
+  for (int i = 0; i < 3; ++i) {
+    calls = {};
+    const Tensor sum = all_reduce(comm, x);
+    const int rounds = rounds_of(comm.size());
+    require(calls.sends == (i == 0 ? 3 * rounds : 2 * rounds), "the number of messages of a sum");
+    require(sum.at<float>(4999) == static_cast<float>(n * (n + 1) / 2), "a sum");
   }
 }
 
@@ -104,8 +143,14 @@ int main(int argc, char** argv) {
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   {
     Comm comm = from_mpi(MPI_COMM_WORLD);
-    votes(comm);
-    gathers(comm);
+    const std::string what = argc > 1 ? argv[1] : "";
+    if (what == "sums") {
+      sums(comm);
+    } else {
+      votes(comm);
+      gathers(comm);
+      repeats(comm);
+    }
   }
   MPI_Finalize();
   std::printf("rank %d of %d is right\n", rank, size);

@@ -269,11 +269,17 @@ void schedules(Comm& comm, const std::string& skewed, const std::string& even) {
   Tensor whole = Tensor::empty(DType::f32, {rows, 10});
   whole.fill([&](auto index) { return static_cast<float>(index[0] % 1000 + me); });
   const auto sum_of = [&](int64_t row) { return static_cast<float>(n * (row % 1000) + n * (n - 1) / 2); };
+  // Where messages are dear and every rank is a host, sums take logarithmic rounds, too.
+  const char* hosts = std::getenv("TESSERA_HOSTS");
+  const bool in_pairs = even == "logarithmic" && hosts != nullptr && std::atoi(hosts) == n;
   const Tensor cut = reduce_scatter(comm, whole, 0, sizes);
+  if (in_pairs) require_schedule(comm, even, "a skewed sum");
   for (int64_t i = 0; i < own; ++i) require(cut.at<float>(i, 9) == sum_of(first + i), "a skewed sum");
   const Tensor at_root = tessera::reduce(comm, whole, n - 1);
+  if (in_pairs) require_schedule(comm, even, "a sum at one rank");
   if (me == n - 1) require(at_root.at<float>(rows - 1, 0) == sum_of(rows - 1), "a sum at one rank");
   const Tensor sum = all_reduce(comm, whole);
+  if (in_pairs) require_schedule(comm, even, "a sum on all");
   for (int64_t i = 0; i < rows; i += 3) require(sum.at<float>(i, 5) == sum_of(i), "a sum on all");
   const Tensor told = broadcast(comm, me == 1 % n ? whole : Tensor(), static_cast<int>(1 % n));
   for (int64_t i = 0; i < rows; i += 3) {

@@ -96,6 +96,10 @@ foreach(mpi openmpi mpich)
                      --gtest_brief=1)
     tessera_on_hosts(${mpi} ${dear} 5 TESSERA_TEST_MPI=7 TESSERA_NETWORK=${mpi_tests}/${dear}.json)
   endforeach()
+  # Sums in logarithmic rounds have the same bits: every rank is a host.
+  tessera_mpi_test(${mpi} dear_messages_apart 7 passes $<TARGET_FILE:test_collective>
+                   "--gtest_filter=*/ReduceConformance*mpi*:*/RootConformance*mpi*" --gtest_brief=1)
+  tessera_on_hosts(${mpi} dear_messages_apart 7 TESSERA_TEST_MPI=7 TESSERA_NETWORK=${mpi_tests}/dear_messages.json)
   tessera_mpi_test(${mpi} measured 4 right $<TARGET_FILE:mpi_plain> works)
   tessera_on_hosts(${mpi} measured 4 TESSERA_NETWORK=measure)
   tessera_mpi_test(${mpi} lengths 2 right $<TARGET_FILE:mpi_lengths>)
@@ -112,6 +116,8 @@ foreach(mpi openmpi mpich)
   tessera_on_hosts(${mpi} Huge 2)
   tessera_mpi_test(${mpi} counted 4 right $<TARGET_FILE:mpi_counted_${mpi}>)
   tessera_on_hosts(${mpi} counted 4 TESSERA_VOTE_FROM=2)
+  tessera_mpi_test(${mpi} counted_sums 4 right $<TARGET_FILE:mpi_counted_${mpi}> sums)
+  tessera_on_hosts(${mpi} counted_sums 4 TESSERA_VOTE_FROM=2 TESSERA_NETWORK=${mpi_tests}/dear_messages.json)
 endforeach()
 
 # Whichever MPI mpirun belongs to; the variables are Open MPI's.
