@@ -1,9 +1,14 @@
 // Counts the calls of MPI's that a call of tessera's makes, through the profiling interface: every function that tessera
 // may call while it moves data is replaced by one that counts, and calls the real one. TESSERA_VOTE_FROM is 2, and every
 // rank a host.
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <thread>
 
 #include <tessera/mpi.hpp>
 #include <tessera/tessera.hpp>
@@ -15,6 +20,8 @@ namespace {
 struct Calls {
   int all = 0, gathers = 0, sends = 0;
 } calls;
+
+bool stops_in_split = false;
 
 void require(bool right, const char* what) {
   if (right) return;
@@ -48,6 +55,10 @@ int MPI_Testsome(int count, MPI_Request requests[], int* done, int which[], MPI_
 int MPI_Improbe(int from, int tag, MPI_Comm comm, int* flag, MPI_Message* message, MPI_Status* status) {
   ++calls.all;
   return PMPI_Improbe(from, tag, comm, flag, message, status);
+}
+int MPI_Comm_split(MPI_Comm comm, int color, int key, MPI_Comm* made) {
+  if (stops_in_split) raise(SIGSTOP);
+  return PMPI_Comm_split(comm, color, key, made);
 }
 int MPI_Type_contiguous(int count, MPI_Datatype type, MPI_Datatype* made) {
   ++calls.all;
@@ -120,6 +131,25 @@ void votes(Comm& comm) {
   }
 }
 
+// The last rank agrees to a split and then stands still: the others do not wait for longer than the timeout.
+void splits(Comm& comm) {
+  const int last = comm.size() - 1;
+  comm.split(comm.rank() % 2).barrier();
+  const Tensor pids = all_gather(comm, Tensor::full(DType::i64, {1}, static_cast<int64_t>(getpid()))).tensor;
+  comm.set_timeout(std::chrono::seconds(2));
+  stops_in_split = comm.rank() == last;
+  try {
+    comm.split(0).barrier();
+    require(false, "that a split ends at the timeout");
+  } catch (const Error& error) {
+    const std::string who = "rank " + std::to_string(last) + " did not";
+    require(comm.rank() == last || std::string(error.what()).find(who) != std::string::npos, error.what());
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));  // the others have said it, too
+  if (comm.rank() == 0) kill(static_cast<pid_t>(pids.at<int64_t>(last)), SIGCONT);
+  std::this_thread::sleep_for(std::chrono::seconds(2));  // no thread may be in MPI when it is finalised
+}
+
 // Where messages are dear: as many to agree as there are rounds, and as many again.
 void sums(Comm& comm) {
   const int64_t n = comm.size(), me = comm.rank();
@@ -146,6 +176,8 @@ int main(int argc, char** argv) {
     const std::string what = argc > 1 ? argv[1] : "";
     if (what == "sums") {
       sums(comm);
+    } else if (what == "splits") {
+      splits(comm);
     } else {
       votes(comm);
       gathers(comm);

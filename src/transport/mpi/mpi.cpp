@@ -91,6 +91,22 @@ void MpiTransport::await(const std::function<bool()>& done, const std::function<
   if (dead_) throw PeerTrouble{PeerTrouble::closed, rank_};
 }
 
+// Nothing tells whose part has come: one that left may have given its own before. Who waits in vain says so to all.
+void MpiTransport::await_all(const std::function<bool()>& done, Deadline deadline) {
+  for (Peer& peer : peers_) peer.note_came(false);
+  try {
+    await(
+        done, [&] { return rank_; }, deadline);
+  } catch (const PeerTrouble& trouble) {
+    if (trouble.kind != PeerTrouble::timed_out) throw;
+    call_the_roll();
+    int missing = 0;
+    while (missing < size_ && has_come(missing)) ++missing;
+    if (missing == size_) missing = rank_;
+    throw PeerTrouble{has_left(missing) ? PeerTrouble::closed : PeerTrouble::timed_out, missing};
+  }
+}
+
 void MpiTransport::run(const Move& plan, std::span<const Tensor> mine, const PeerTensors& peers, Deadline deadline) {
   look_in(Moment::before_copy);
   look_in(Moment::during_copy);
@@ -141,7 +157,6 @@ void MpiTransport::count_received(int64_t between, int64_t within) {
 // Slower than the blocking one, but others of this thread go on meanwhile, and it ends at the deadline.
 void MpiTransport::gather_polled(const Tensor& x, const Tensor& out, const TrustedRows& rows, Deadline deadline) {
   const auto scratch = std::make_shared<std::vector<int32_t>>(2 * rows.sizes.size());
-  for (Peer& peer : peers_) peer.note_came(false);
   RequestHandle request = 0;
   world_->check(world_->api().start_all_gather_v(x.data(), out.data(), rows.sizes.data(), rows.places.data(),
                                                  rows.row_bytes, rank_, size_, comm_, scratch->data(), &request),
@@ -151,21 +166,11 @@ void MpiTransport::gather_polled(const Tensor& x, const Tensor& out, const Trust
     world_->check(world_->test_some({&request, 1}, over), "MPI_Iallgatherv");
     return request == 0;
   };
-  const auto missing = [&] {
-    for (int r = 0; r < size_; ++r) {
-      if (!has_come(r)) return r;
-    }
-    return rank_;
-  };
   try {
-    // Nothing tells whose part has come: one that left may have given its own before.
-    await(
-        done, [&] { return rank_; }, deadline);
-  } catch (const PeerTrouble& trouble) {
+    await_all(done, deadline);
+  } catch (const PeerTrouble&) {
     world_->keep(request, std::tuple(scratch, x, out));
-    if (trouble.kind != PeerTrouble::timed_out) throw;
-    call_the_roll();
-    throw PeerTrouble{has_left(missing()) ? PeerTrouble::closed : PeerTrouble::timed_out, missing()};
+    throw;
   }
 }
 
@@ -272,15 +277,47 @@ Verdict MpiTransport::abort(const Verdict& verdict) noexcept {
   return verdict_;
 }
 
+// MPI has no form of it that does not wait. So another thread does, where that may, and is left behind at the deadline.
+CommHandle MpiTransport::split(std::span<const int> members, Deadline deadline) {
+  struct Splitting {
+    std::shared_ptr<World> world;
+    std::vector<int> members;
+    int32_t place = 0;
+    CommHandle made = 0;
+    int code = 0;
+    std::atomic<bool> over{false};
+  };
+  const auto splitting = std::make_shared<Splitting>();
+  splitting->world = world_;
+  splitting->members.assign(members.begin(), members.end());
+  splitting->place = static_cast<int32_t>(std::find(members.begin(), members.end(), rank_) - members.begin());
+  const auto call = [splitting, comm = comm_] {
+    Splitting& s = *splitting;
+    s.code = s.world->api().split(comm, s.members.data(), static_cast<int32_t>(s.members.size()), s.place, &s.made);
+    s.over = true;
+  };
+  if (world_->has_one_thread()) {
+    call();
+  } else {
+    std::thread waiting(call);
+    try {
+      await_all([&] { return splitting->over.load(); }, deadline);
+    } catch (...) {
+      waiting.detach();
+      new std::shared_ptr<World>(world_);  // MPI cannot be finalised while a thread is in it
+      throw;
+    }
+    waiting.join();
+  }
+  world_->check(splitting->code, "MPI_Comm_split");
+  return splitting->made;
+}
+
 // Every rank has agreed to it just now.
-std::unique_ptr<Transport> MpiTransport::subgroup(uint64_t, std::span<const int> members, Deadline) {
+std::unique_ptr<Transport> MpiTransport::subgroup(uint64_t, std::span<const int> members, Deadline deadline) {
   world_->check_thread();
   world_->tidy();
-  const auto place = std::find(members.begin(), members.end(), rank_) - members.begin();
-  CommHandle made = 0;
-  world_->check(world_->api().split(comm_, members.data(), static_cast<int32_t>(members.size()),
-                                    static_cast<int32_t>(place), &made),
-                "MPI_Comm_split");
+  const CommHandle made = split(members, deadline);
   if (members.empty()) return nullptr;
   auto group = std::make_unique<MpiTransport>(world_, made, probe_);
   group->set_prices(network_.prices);

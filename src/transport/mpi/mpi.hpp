@@ -104,6 +104,9 @@ class MpiTransport : public Transport {
   template <class Fn>
   void with_roll_call(Fn&& fn);
   void await(const std::function<bool()>& done, const std::function<int()>& missing, Deadline deadline);
+  // The same for a call of MPI's that all ranks make.
+  void await_all(const std::function<bool()>& done, Deadline deadline);
+  CommHandle split(std::span<const int> members, Deadline deadline);
   bool has_gone(int peer) const;
   void count_received(int64_t between, int64_t within);
   void gather_polled(const Tensor& x, const Tensor& out, const TrustedRows& rows, Deadline deadline);
