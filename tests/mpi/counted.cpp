@@ -145,9 +145,9 @@ void splits(Comm& comm) {
     const std::string who = "rank " + std::to_string(last) + " did not";
     require(comm.rank() == last || std::string(error.what()).find(who) != std::string::npos, error.what());
   }
-  std::this_thread::sleep_for(std::chrono::milliseconds(500));  // the others have said it, too
+  std::this_thread::sleep_for(std::chrono::seconds(2));  // the others have said it, too, however busy the machine is
   if (comm.rank() == 0) kill(static_cast<pid_t>(pids.at<int64_t>(last)), SIGCONT);
-  std::this_thread::sleep_for(std::chrono::seconds(2));  // no thread may be in MPI when it is finalised
+  std::this_thread::sleep_for(std::chrono::seconds(3));  // no thread may be in MPI when it is finalised
 }
 
 // Where messages are dear: as many to agree as there are rounds, and as many again.
