@@ -111,7 +111,7 @@ class Engine : private Meanwhile {
 
   // A gradient has the line of its forward, and is another operation.
   Place find_place() const {
-    Place place{Place::mix(reinterpret_cast<uintptr_t>(site_.file_name()), site_.line()), batch_.size()};
+    Place place{Place::mix(site_.line(), batch_.size()), reinterpret_cast<uintptr_t>(site_.file_name())};
     if (batch_.size() != 1) return place;
     const Description& d = batch_[0];
     place.line = Place::mix(place.line, static_cast<uint64_t>(d.op) + 256 * static_cast<uint64_t>(d.stage));
@@ -148,6 +148,7 @@ class Engine : private Meanwhile {
       return true;
     }
     comm_.decode_changes(agreement);
+    if (comm_.lost_vote()) plan.replay.renew(agreement.number = call_);
     w_.mine.push_back(batch_[0].x);
     w_.mine.push_back(outcomes_[0].tensor);
     add_scratch(plan);
@@ -243,9 +244,8 @@ class Engine : private Meanwhile {
     return std::all_of(places.begin(), places.end(), [](int64_t place) { return place == kApart; });
   }
 
-  // What is this rank's alone cannot be part of the agreement any more, and its
-  // peers may be reading its memory: so the communicator ends, and the abort
-  // waits for them.
+  // What is this rank's alone cannot be part of the agreement any more, and its peers may be reading its memory: so the
+  // communicator ends, and the abort waits for them.
   void give_up(const char* why) {
     comm_.abort(fmt::format("{}: rank {} failed: {}", to_string(comm_.call_name(call_)), comm_.rank(), why));
   }

@@ -258,7 +258,9 @@ std::vector<Schedule> all_reduce_schedules(const Arranged& a, const std::vector<
   if (reduces_in_one_round(a)) list.push_back({Way::direct, 0, 1, round((ranks - 1) * bytes)});
   const Schedule& second = cheapest(gather);
   list.push_back({Way::spread, 0, 1 + second.rounds, round((ranks - 1) / ranks * bytes) + second.us});
-  if (sums_in_parts(a, network)) list.push_back(logarithmic_sum(elements, elements, size_bytes(a.dtype), network));
+  // With shared elements a rank would write over its term while it is being sent.
+  if (sums_in_parts(a, network) && !a.shares_elements)
+    list.push_back(logarithmic_sum(elements, elements, size_bytes(a.dtype), network));
   return list;
 }
 

@@ -28,6 +28,8 @@ class Replay {
   void note(int64_t call, const detail::Description& description, const Site& site, int rank, const RawRecords& said,
             const Statement& mine, bool inlined);
   void forget() { noted_ = false; }
+  // All ranks have said the same in full again, in that call: so they are of one mind on when it was, whoever forgot it.
+  void renew(int64_t call) { version_ = call; }
   bool inlined() const { return inlined_; }
   // Whether others are told where the result is, before there is one.
   bool announces_result() const { return out_at_ != 0; }

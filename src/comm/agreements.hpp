@@ -26,8 +26,8 @@ struct Agreement {
 
 // Where to look for an earlier call like this one. Two that are alike by chance cost time, nothing else.
 struct Place {
-  uint64_t line;  // and what is called there
-  uint64_t form;  // of the tensor
+  uint64_t line;  // and what is called there: alike on all ranks, so that they forget the same
+  uint64_t form;  // of the tensor, and the file: this process's own
 
   static uint64_t mix(uint64_t seed, uint64_t word) { return (seed ^ word) * 0x9e3779b97f4a7c15U; }
 };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <tuple>
 
 namespace tessera::detail {
 namespace {
@@ -143,7 +144,7 @@ CommState::CommState(std::unique_ptr<Transport> transport, std::string name, std
 CommState::~CommState() {
   if (!fibers_.empty() && !fibers_.is_own_thread()) fibers_.give_up();
   close("its Comm was destroyed");
-  if (!fibers_.empty()) new std::pair(std::move(transport_), std::move(workspace));
+  if (!fibers_.empty()) new std::tuple(std::move(transport_), std::move(workspace), std::move(agreements_));
 }
 
 void CommState::close(const std::string& farewell) noexcept {

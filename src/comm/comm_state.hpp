@@ -95,6 +95,8 @@ class CommState : public std::enable_shared_from_this<CommState> {
   bool all_said() const {
     return std::none_of(said_.begin(), said_.end(), [](const auto& record) { return record.empty(); });
   }
+  // Whether all were to vote that they repeat an earlier call, and somebody did not.
+  bool lost_vote() const { return transport_->votes() && all_said(); }
   // An error of a Work that was dropped is told to all by the next call.
   bool has_deferred() const { return has_deferred_.load(std::memory_order_acquire); }
   void attach_deferred(Record& mine);

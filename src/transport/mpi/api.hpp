@@ -7,7 +7,7 @@
 
 namespace tessera::mpi {
 
-inline constexpr int32_t kApiVersion = 5;
+inline constexpr int32_t kApiVersion = 6;
 inline constexpr const char* kApiSymbol = "tessera_mpi_api";
 inline constexpr int kAnySource = -1;
 
@@ -43,6 +43,7 @@ struct Api {
   // All ranks of comm call it together. members: those of the part that this rank is in, in their new order, and its own
   // place among them; none: *made is 0.
   int (*split)(CommHandle comm, const int32_t* members, int32_t count, int32_t place, CommHandle* made) = nullptr;
+  bool split_waits = true;  // for the other ranks
   int (*free)(CommHandle* comm) = nullptr;
   int (*barrier)(CommHandle comm) = nullptr;
   int (*rank_and_size)(CommHandle comm, int32_t* rank, int32_t* size) = nullptr;

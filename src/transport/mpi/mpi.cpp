@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <numeric>
 
 #include <fmt/format.h>
@@ -68,7 +69,7 @@ MpiTransport::~MpiTransport() {
   mail_.reset();
   std::vector<bool> left;
   for (int r = 0; r < size_; ++r) left.push_back(r == rank_ || has_left(r));
-  world_->bury(comm_, std::move(left));
+  if (!abandoned_) world_->bury(comm_, std::move(left));
   world_->tidy();
 }
 
@@ -285,6 +286,7 @@ CommHandle MpiTransport::split(std::span<const int> members, Deadline deadline) 
     int32_t place = 0;
     CommHandle made = 0;
     int code = 0;
+    std::exception_ptr error;
     std::atomic<bool> over{false};
   };
   const auto splitting = std::make_shared<Splitting>();
@@ -293,10 +295,14 @@ CommHandle MpiTransport::split(std::span<const int> members, Deadline deadline) 
   splitting->place = static_cast<int32_t>(std::find(members.begin(), members.end(), rank_) - members.begin());
   const auto call = [splitting, comm = comm_] {
     Splitting& s = *splitting;
-    s.code = s.world->api().split(comm, s.members.data(), static_cast<int32_t>(s.members.size()), s.place, &s.made);
+    try {
+      s.code = s.world->api().split(comm, s.members.data(), static_cast<int32_t>(s.members.size()), s.place, &s.made);
+    } catch (...) {
+      s.error = std::current_exception();
+    }
     s.over = true;
   };
-  if (world_->has_one_thread()) {
+  if (world_->has_one_thread() || !world_->api().split_waits) {
     call();
   } else {
     std::thread waiting(call);
@@ -304,18 +310,23 @@ CommHandle MpiTransport::split(std::span<const int> members, Deadline deadline) 
       await_all([&] { return splitting->over.load(); }, deadline);
     } catch (...) {
       waiting.detach();
+      abandoned_ = true;                   // nor may the communicator be freed
       new std::shared_ptr<World>(world_);  // MPI cannot be finalised while a thread is in it
       throw;
     }
     waiting.join();
   }
+  if (splitting->error != nullptr) std::rethrow_exception(splitting->error);
   world_->check(splitting->code, "MPI_Comm_split");
   return splitting->made;
 }
 
 // Every rank has agreed to it just now.
-std::unique_ptr<Transport> MpiTransport::subgroup(uint64_t, std::span<const int> members, Deadline deadline) {
+std::unique_ptr<Transport> MpiTransport::subgroup(uint64_t call, std::span<const int> members, Deadline deadline) {
   world_->check_thread();
+  // Whoever else is there has come to that call at least; of several ranks on a host only one has said so.
+  Peer& own = peers_[static_cast<size_t>(rank_)];
+  own.note_call(std::max<uint64_t>(own.call, call * 256 + static_cast<uint64_t>(OpCode::split_comm)));
   world_->tidy();
   const CommHandle made = split(members, deadline);
   if (members.empty()) return nullptr;

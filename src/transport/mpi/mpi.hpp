@@ -113,6 +113,7 @@ class MpiTransport : public Transport {
 
   std::shared_ptr<World> world_;
   CommHandle comm_;
+  bool abandoned_ = false;  // a thread is in a call on it for good
   int rank_ = 0, size_ = 0;
   Probe probe_;
   std::vector<Peer> peers_;

@@ -124,6 +124,7 @@ const mpi::Api& api() {
                                  .error_text = error_text,
                                  .duplicate = duplicate,
                                  .split = split,
+                                 .split_waits = false,
                                  .free = free_comm,
                                  .rank_and_size = rank_and_size,
                                  .isend = isend,
