@@ -1,43 +1,28 @@
 // From times to a topology. A price is a sum of a few unknown times, each 0 or more: base latencies, a latency for each
 // axis, and how much each curve rises from knot to knot. So the best topology is a least-squares fit with unknowns that
-// are not negative, and its curves ascend by themselves, but where results begin to go around the cache.
+// are not negative, and its curves ascend by themselves.
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "calibrate.hpp"
-#include "tensor/copy_kernels.hpp"
 
 namespace tessera::cli {
 namespace {
 
-constexpr size_t kMostKnots = 10, kNone = std::numeric_limits<size_t>::max();
+constexpr size_t kMostKnots = 10;
 
-// Which unknowns a curve has: one for each of its knots, by how much it rises to there. At the first knot from `anew` on
-// it is the time itself, which may be less than at the one before.
+// Which unknowns a curve has: one for each of its knots.
 struct CurveUnknowns {
   std::vector<double> knots;  // bytes
   size_t first = 0;
-  double anew = 0;
 
-  // Behind the last knot a curve goes on as it came there, so that it rises.
-  size_t begins_anew() const {
-    for (size_t i = 1; i + 1 < knots.size(); ++i) {
-      if (knots[i - 1] < anew && knots[i] >= anew) return i;
-    }
-    return kNone;
-  }
   // Adds what the curve's value at so many bytes depends on.
   void add(std::vector<double>& row, double bytes) const {
-    const size_t fresh = begins_anew();
     for (size_t i = 0; i < knots.size(); ++i) {
       const double begin = i == 0 ? 0 : knots[i - 1];
       const double part = (bytes - begin) / (knots[i] - begin);
-      const double share = i + 1 == knots.size() ? std::max(part, 0.0) : std::clamp(part, 0.0, 1.0);
-      if (i == fresh) {
-        for (size_t k = 0; k < i; ++k) row[first + k] *= 1 - share;
-      }
-      row[first + i] += share;
+      row[first + i] += i + 1 == knots.size() ? std::max(part, 0.0) : std::clamp(part, 0.0, 1.0);
     }
   }
   // Leaves out the knots that matter least, until few enough are left: those where the line past them differs least, by
@@ -64,11 +49,7 @@ struct CurveUnknowns {
   Curve curve(const std::vector<double>& solution) const {
     Curve curve;
     double us = 0;
-    const size_t fresh = begins_anew();
-    for (size_t i = 0; i < knots.size(); ++i) {
-      us = (i == fresh ? 0 : us) + solution[first + i];
-      curve.knots.push_back({knots[i], us});
-    }
+    for (size_t i = 0; i < knots.size(); ++i) curve.knots.push_back({knots[i], us += solution[first + i]});
     return curve;
   }
 };
@@ -110,22 +91,20 @@ class Fit {
       LinkUnknowns& link = links_.emplace_back();
       link.latency = unknowns_++;
       const bool between = a == axes_.size();
-      const auto n = static_cast<double>(between ? 1 : axes[a].ranks());
-      // `part`: how much of what it gets a rank receives.
-      const auto of = [&](double part, auto&& counts) {
-        return curve(part, [&](const Measurement& m) { return m.axis == a && counts(m.kind); });
+      const auto of = [&](auto&& counts) {
+        return curve([&](const Measurement& m) { return m.axis == a && counts(m.kind); });
       };
       const auto only = [](StepKind wanted) { return [wanted](StepKind kind) { return kind == wanted; }; };
       if (between) {
-        link.transfer = of(1, only(StepKind::direct));
+        link.transfer = of(only(StepKind::direct));
         continue;
       }
-      link.transfer = of((n - 1) / n, only(StepKind::all_gather));
-      link.exchange = of((n - 1) / n, only(StepKind::all_to_all));
-      link.scatter = of(n - 1, scatters);
-      link.all_reduce = of((n - 1) / n, only(StepKind::all_reduce));
+      link.transfer = of(only(StepKind::all_gather));
+      link.exchange = of(only(StepKind::all_to_all));
+      link.scatter = of(scatters);
+      link.all_reduce = of(only(StepKind::all_reduce));
     }
-    copy_ = curve(1, [&](const Measurement& m) { return m.kind == StepKind::embed; });
+    copy_ = curve([&](const Measurement& m) { return m.kind == StepKind::embed; });
   }
 
   double price(const Measurement& m) const { return dot(row_of(m)); }
@@ -148,8 +127,8 @@ class Fit {
  private:
   static constexpr size_t kBase = 0, kExchangeBase = 1;
 
-  CurveUnknowns curve(double part, auto&& counts) {
-    CurveUnknowns curve{knots_for(measured_, counts), unknowns_, part * static_cast<double>(kStreamBytes)};
+  CurveUnknowns curve(auto&& counts) {
+    CurveUnknowns curve{knots_for(measured_, counts), unknowns_};
     unknowns_ += curve.knots.size();
     return curve;
   }

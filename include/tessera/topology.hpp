@@ -14,8 +14,7 @@ struct Curve {
     double bytes = 0, us = 0;
     friend bool operator==(const Knot&, const Knot&) = default;
   };
-  // Bytes ascend and are above 0; time may fall from one to the next, but not behind the last. None: it costs nothing.
-  std::vector<Knot> knots;
+  std::vector<Knot> knots;  // bytes ascend and are above 0; none: it costs nothing
 
   static Curve at(double bytes_per_second);
   double operator()(double bytes) const;
@@ -67,8 +66,8 @@ struct Topology {
   // The links of a mesh's axes, in its order: by name, else by "*"; among several the one of as many ranks, else the one of
   // any, else the one whose number of ranks is nearest by ratio. Throws Error, naming the axis, where none is.
   std::vector<Link> links(const Mesh& mesh, bool target = false) const;
-  // Throws Error, naming the field, for what is no time: negative or not a number, knots that do not ascend, time that falls
-  // behind the last; and for what is no number of ranks.
+  // Throws Error, naming the field, for what is no time: negative or not a number, knots that do not ascend; and for what is
+  // no number of ranks.
   void check() const;
 
   friend bool operator==(const Topology&, const Topology&) = default;

@@ -371,11 +371,11 @@ Topology pick_times(const Mesh& mesh) {
   for (const MeshAxis& axis : mesh.axes()) {
     Link link{static_cast<double>(pick(0, 4)) / 8, Curve{{{static_cast<double>(pick(8, 40)), 1}, {400, 20}}}, {}};
     if (pick(0, 2) == 0) link.reduce = Curve{{{50, 0.5}}};
-    // As steep as may be, some with less time for more bytes, and in another order than the axes' transfers.
+    // As steep as may be, and in another order than the axes' transfers.
     const auto pick_curve = [] {
-      const double steep[] = {2, 20, 200}, few = static_cast<double>(pick(8, 40));
-      const Curve kinds[] = {{{{few, 1}, {300, 20}}}, {{{100, steep[pick(0, 2)]}}}, {{{few, 4}, {60, 1}, {300, 20}}}};
-      return kinds[pick(0, 2)];
+      const double steep[] = {2, 20, 200};
+      return pick(0, 1) == 0 ? Curve{{{static_cast<double>(pick(8, 40)), 1}, {300, 20}}}
+                             : Curve{{{100, steep[pick(0, 2)]}}};
     };
     if (pick(0, 2) == 0) link.transfer = pick_curve();
     if (pick(0, 2) == 0) link.exchange = pick_curve();
