@@ -1,4 +1,8 @@
 // Planning: cold, from the cache, and one rank's part of a direct exchange on a huge mesh. No ranks take part.
+#include <algorithm>
+#include <chrono>
+#include <limits>
+
 #include <benchmark/benchmark.h>
 #include <tessera/overlap.hpp>
 #include <tessera/plan.hpp>
@@ -40,6 +44,52 @@ void cold(benchmark::State& state) {
 BENCHMARK(cold)
     ->ArgsProduct({benchmark::CreateDenseRange(0, std::size(kCases) - 1, 1), {0, 1, 2}})
     ->Unit(benchmark::kMicrosecond);
+
+// Every pair of layouts of a mesh, each the best of four; the slowest is the label.
+void cold_pairs(benchmark::State& state) {
+  constexpr const char* kMeshes[] = {"x=64", "a=8,b=8", "a=2,b=32", "a=32,b=2"};
+  const Mesh mesh = Mesh::parse(kMeshes[state.range(0)]);
+  const Dims& shape = kShapes[state.range(1)];
+  const Topology topology = Topology::dtensor(mesh);
+  std::vector<Layout> layouts;
+  const auto add = [&](auto& self, std::vector<Placement> placements) -> void {
+    if (placements.size() == mesh.ndim()) {
+      layouts.emplace_back(mesh, placements);
+      return;
+    }
+    for (const Placement& p : {Shard(0), Shard(1), Shard(2), Replicate(), Partial(), At(1)}) {
+      placements.push_back(p);
+      self(self, placements);
+      placements.pop_back();
+    }
+  };
+  add(add, {});
+  std::vector<double> times;
+  double most = 0;
+  for (auto _ : state) {
+    for (const Layout& from : layouts) {
+      for (const Layout& to : layouts) {
+        double best = std::numeric_limits<double>::infinity();
+        for (int i = 0; i < 4; ++i) {
+          const auto start = std::chrono::steady_clock::now();
+          benchmark::DoNotOptimize(plan_uncached(from, to, shape, DType::f32, topology).cost_us());
+          const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - start;
+          best = std::min(best, took.count());
+        }
+        times.push_back(best);
+        if (best > most) state.SetLabel(fmt::format("{} {}: {} to {}", mesh, shape, from, to));
+        most = std::max(most, best);
+      }
+    }
+  }
+  std::sort(times.begin(), times.end());
+  state.counters["median_us"] = times[times.size() / 2];
+  state.counters["most_us"] = most;
+  state.counters["over_100_us"] =
+      static_cast<double>(std::count_if(times.begin(), times.end(), [](double us) { return us > 100; }));
+  state.counters["pairs"] = static_cast<double>(times.size());
+}
+BENCHMARK(cold_pairs)->ArgsProduct({{0, 1, 2, 3}, {0, 1, 2}})->Iterations(1)->Unit(benchmark::kMillisecond);
 
 void cached(benchmark::State& state) {
   const Mesh mesh = Mesh::parse("a=4,b=4,c=4");

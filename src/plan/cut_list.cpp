@@ -19,27 +19,36 @@ std::vector<CutList::Group> slowest(std::vector<CutList::Group> all) {
 }  // namespace
 
 CutLists::CutLists(const Dims& shape, std::vector<int64_t> axis_sizes) : sizes_(std::move(axis_sizes)) {
+  lists_.reserve(32);
   for (size_t d = 0; d < shape.size(); ++d) {
     CutList list;
     list.dim = d;
     list.offsets = {0, shape[d]};
     list.largest = static_cast<double>(shape[d]);
-    lists_.push_back(std::move(list));
+    add(std::move(list));
   }
+}
+
+int CutLists::add(CutList list) {
+  lists_.push_back(std::make_unique<CutList>(std::move(list)));
+  return static_cast<int>(lists_.size()) - 1;
 }
 
 void CutLists::finish(CutList& list) const {
   list.largest = 0;
   list.even = true;
-  list.places.resize(list.pieces() * list.depth());
   for (size_t i = 0; i < list.pieces(); ++i) {
     list.largest = std::max(list.largest, list.piece(i));
     list.even = list.even && list.piece(i) == list.piece(0);
-    size_t number = i;
-    for (size_t k = list.depth(); k-- > 0;) {
-      const auto n = static_cast<size_t>(sizes_[list.axes[k]]);
-      list.places[i * list.depth() + k] = static_cast<int32_t>(number % n);
-      number /= n;
+  }
+  list.places.resize(list.pieces() * list.depth());
+  size_t repeats = list.pieces();  // how many pieces in a row have the same coordinate
+  for (size_t k = 0; k < list.depth(); ++k) {
+    const auto n = static_cast<size_t>(sizes_[list.axes[k]]);
+    repeats /= n;
+    int32_t* place = list.places.data() + k;
+    for (size_t i = 0, at = 0; i < list.pieces(); at = at + 1 == n ? 0 : at + 1) {
+      for (const size_t end = i + repeats; i < end; ++i, place += list.depth()) *place = static_cast<int32_t>(at);
     }
   }
 }
@@ -52,8 +61,7 @@ int CutLists::add_ragged(size_t dim, int which, std::vector<uint8_t> axes, std::
   list.axes = std::move(axes);
   list.offsets = std::move(offsets);
   finish(list);
-  lists_.push_back(std::move(list));
-  return static_cast<int>(lists_.size()) - 1;
+  return add(std::move(list));
 }
 
 int CutLists::chunked(size_t dim, const std::vector<uint8_t>& axes) {
@@ -63,8 +71,8 @@ int CutLists::chunked(size_t dim, const std::vector<uint8_t>& axes) {
 }
 
 int CutLists::extended(int list, uint8_t axis) {
-  if (const int known = lists_[static_cast<size_t>(list)].child[axis]; known != 0) return known;
-  const CutList& outer = lists_[static_cast<size_t>(list)];
+  if (const int known = lists_[static_cast<size_t>(list)]->child[axis]; known != 0) return known;
+  const CutList& outer = *lists_[static_cast<size_t>(list)];
   CutList inner;
   inner.dim = outer.dim;
   inner.axes = outer.axes;
@@ -79,27 +87,26 @@ int CutLists::extended(int list, uint8_t axis) {
   }
   inner.offsets.push_back(outer.offsets.back());
   finish(inner);
-  const int number = static_cast<int>(lists_.size());
-  lists_.push_back(std::move(inner));
-  lists_[static_cast<size_t>(list)].child[axis] = number;
+  const int number = add(std::move(inner));
+  lists_[static_cast<size_t>(list)]->child[axis] = number;
   return number;
 }
 
 int CutLists::without(int list, size_t tail) const {
-  if (lists_[static_cast<size_t>(list)].ragged != 0 && tail > 0) return lists_[static_cast<size_t>(list)].parent;
-  for (; tail > 0; --tail) list = lists_[static_cast<size_t>(list)].parent;
+  if (lists_[static_cast<size_t>(list)]->ragged != 0 && tail > 0) return lists_[static_cast<size_t>(list)]->parent;
+  for (; tail > 0; --tail) list = lists_[static_cast<size_t>(list)]->parent;
   return list;
 }
 
 size_t CutLists::width(int list, size_t tail) const {
-  const auto& axes = lists_[static_cast<size_t>(list)].axes;
+  const auto& axes = lists_[static_cast<size_t>(list)]->axes;
   size_t width = 1;
   for (size_t i = axes.size() - tail; i < axes.size(); ++i) width *= static_cast<size_t>(sizes_[axes[i]]);
   return width;
 }
 
 const std::vector<CutList::Group>& CutLists::groups(int number, size_t tail) {
-  CutList& list = lists_[static_cast<size_t>(number)];
+  CutList& list = *lists_[static_cast<size_t>(number)];
   list.groups.resize(list.depth() + 1);
   auto& known = list.groups[tail];
   if (!known.empty()) return known;
@@ -114,17 +121,14 @@ const std::vector<CutList::Group>& CutLists::groups(int number, size_t tail) {
 }
 
 const std::vector<size_t>& CutLists::distinct(int number, size_t tail) {
-  CutList& list = lists_[static_cast<size_t>(number)];
+  CutList& list = *lists_[static_cast<size_t>(number)];
   list.distinct.resize(list.depth() + 1);
   auto& known = list.distinct[tail];
   if (!known.empty()) return known;
   const size_t w = width(number, tail);
-  std::vector<int64_t> seen;
+  const auto length = [&](size_t p) { return list.offsets[p + w] - list.offsets[p]; };
   for (size_t p = 0; p < list.pieces(); p += w) {
-    const int64_t length = list.offsets[p + w] - list.offsets[p];
-    if (std::find(seen.begin(), seen.end(), length) != seen.end()) continue;
-    seen.push_back(length);
-    known.push_back(p);
+    if (std::ranges::none_of(known, [&](size_t other) { return length(other) == length(p); })) known.push_back(p);
   }
   return known;
 }

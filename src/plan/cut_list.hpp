@@ -2,7 +2,7 @@
 #pragma once
 
 #include <array>
-#include <deque>
+#include <memory>
 #include <vector>
 
 #include <tessera/layout.hpp>
@@ -50,16 +50,17 @@ class CutLists {
   int extended(int list, uint8_t axis);  // cut again
   int without(int list, size_t tail) const;
 
-  const CutList& operator[](int list) const { return lists_[static_cast<size_t>(list)]; }
+  const CutList& operator[](int list) const { return *lists_[static_cast<size_t>(list)]; }
   size_t width(int list, size_t tail) const;  // pieces of each group along the last `tail` axes
   const std::vector<CutList::Group>& groups(int list, size_t tail);
   const std::vector<size_t>& distinct(int list, size_t tail);
 
  private:
+  int add(CutList list);
   void finish(CutList& list) const;
 
   std::vector<int64_t> sizes_;
-  std::deque<CutList> lists_;  // references to them stay
+  std::vector<std::unique_ptr<CutList>> lists_;  // references to them stay
 };
 
 }  // namespace tessera

@@ -8,6 +8,7 @@
 #include <tessera/plan.hpp>
 
 #include "plan/cut_list.hpp"
+#include "plan/group_exchange.hpp"
 
 namespace tessera {
 
@@ -68,6 +69,7 @@ class Graph {
   const Link& link(size_t axis) const { return links_[axis]; }
   size_t axes() const { return sizes_.size(); }
   size_t mesh_axis(size_t axis) const { return mesh_axes_[axis]; }
+  int64_t size(size_t axis) const { return sizes_[axis]; }
   const std::vector<uint8_t>& by_speed() const { return by_speed_; }  // axes, the fastest first
   CutLists& lists() { return lists_; }
   const CutLists& lists() const { return lists_; }
@@ -126,6 +128,8 @@ class Graph {
   enum class Order : uint8_t { any, last_first, at_once } order_ = Order::any;
   std::map<std::tuple<int, int, double>, Edge>
       exchanges_;  // priced so far: lists before and after, and what is the same
+  GroupExchange groups_;
+  std::vector<uint8_t> slow_first_;  // of the all-to-all at hand
   double element_bytes_;
   double base_us_, exchange_base_us_;
   Curve copy_;

@@ -4,36 +4,42 @@
 
 namespace tessera {
 
-GroupExchange::GroupExchange(CutLists& lists, const std::vector<int64_t>& sizes, int from, size_t tail, int to,
-                             const std::vector<uint8_t>& slow_first)
-    : lists_(lists), from_(from), to_(to), tail_(tail), ranks_(lists.width(from, tail)) {
-  // Ranks of a group are numbered as their pieces are before.
-  const auto& axes = lists[from].axes;
-  std::vector<std::vector<size_t>> coordinate(kMaxPlanAxes);
-  size_t below = 1;
-  for (size_t i = axes.size(); i-- > axes.size() - tail;) {
-    const auto n = static_cast<size_t>(sizes[axes[i]]);
-    for (size_t r = 0; r < ranks_; ++r) coordinate[axes[i]].push_back(r / below % n);
-    below *= n;
-  }
-  keys_.emplace_back(ranks_, 0);
-  for (const uint8_t a : slow_first) {
-    const auto n = static_cast<size_t>(sizes[a]);
-    sizes_.push_back(static_cast<double>(n));
-    keys_.push_back(keys_.back());
-    for (size_t r = 0; r < ranks_; ++r) keys_.back()[r] = keys_.back()[r] * n + coordinate[a][r];
-  }
-  after_number_.resize(ranks_);
-  const CutList& again = lists[to];
-  for (size_t i = again.depth() - slow_first.size(); i < again.depth(); ++i) {
-    const uint8_t a = again.axes[i];
+void GroupExchange::set(const CutLists& lists, const std::vector<int64_t>& sizes, int from, size_t tail, int to,
+                        std::span<const uint8_t> slow_first) {
+  from_ = from;
+  to_ = to;
+  tail_ = tail;
+  ranks_ = lists.width(from, tail);
+  levels_ = slow_first.size();
+  // Ranks of a group are numbered as their pieces are before, and those of the first group stand for all.
+  const CutList &cut = lists[from], &again = lists[to];
+  const auto coordinates = [&](uint8_t axis) {
+    const auto at = std::find(cut.axes.begin(), cut.axes.end(), axis) - cut.axes.begin();
+    return [first = cut.places.data() + at, depth = cut.depth()](size_t rank) {
+      return static_cast<size_t>(first[rank * depth]);
+    };
+  };
+  keys_.assign((levels_ + 1) * ranks_, 0);
+  size_t begin = 0, places = 1;
+  for (size_t i = 0; i < levels_; ++i) {
+    const auto n = static_cast<size_t>(sizes[slow_first[i]]);
+    const size_t next = begin + places;
+    const auto coordinate = coordinates(slow_first[i]);
     for (size_t r = 0; r < ranks_; ++r) {
-      after_number_[r] = after_number_[r] * static_cast<size_t>(sizes[a]) + coordinate[a][r];
+      keys_[(i + 1) * ranks_ + r] = next + (key(i, r) - begin) * n + coordinate(r);
     }
+    begin = next;
+    places *= n;
+  }
+  places_ = begin + places;
+  after_number_.assign(ranks_, 0);
+  for (size_t i = again.depth() - levels_; i < again.depth(); ++i) {
+    const auto n = static_cast<size_t>(sizes[again.axes[i]]);
+    const auto coordinate = coordinates(again.axes[i]);
+    for (size_t r = 0; r < ranks_; ++r) after_number_[r] = after_number_[r] * n + coordinate(r);
   }
   before_.resize(ranks_);
   after_.resize(ranks_);
-  load_.resize(levels());
 }
 
 size_t GroupExchange::first_behind(const CutList& cut, size_t p, int64_t begin) const {
@@ -43,17 +49,14 @@ size_t GroupExchange::first_behind(const CutList& cut, size_t p, int64_t begin) 
 
 size_t GroupExchange::slowest_between(size_t rank, size_t peer) const {
   size_t i = 0;
-  while (keys_[i + 1][rank] == keys_[i + 1][peer]) ++i;
+  while (key(i + 1, rank) == key(i + 1, peer)) ++i;
   return i;
 }
 
-void GroupExchange::sum_up(const std::vector<double>& values, std::vector<std::vector<double>>& sums) const {
-  sums.resize(keys_.size());
-  double places = 1;
-  for (size_t i = 0; i < keys_.size(); ++i) {
-    sums[i].assign(static_cast<size_t>(places), 0);
-    for (size_t r = 0; r < ranks_; ++r) sums[i][keys_[i][r]] += values[r];
-    if (i < sizes_.size()) places *= sizes_[i];
+void GroupExchange::sum_up(const std::vector<double>& values, std::vector<double>& sums) const {
+  sums.assign(places_, 0);
+  for (size_t i = 0; i <= levels_; ++i) {
+    for (size_t r = 0; r < ranks_; ++r) sums[key(i, r)] += values[r];
   }
 }
 

@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "plan/graph.hpp"
-#include "plan/group_exchange.hpp"
 
 namespace tessera {
 
@@ -47,15 +46,16 @@ double Graph::copy_us(const Node& after) const {
 // The most that a rank of a group misses of what the group has together.
 double Graph::group_bytes(const Node& whole, const Node& parts) {
   double same = 1;
-  std::vector<const std::vector<CutList::Group>*> changed;
+  std::array<const std::vector<CutList::Group>*, kMaxDims> changed;
+  size_t count = 0;
   for (size_t d = 0; d < shape_.size(); ++d) {
     const size_t tail = lists_[parts.list[d]].depth() - lists_[whole.list[d]].depth();
     if (tail == 0) same *= lists_[parts.list[d]].largest;
-    else changed.push_back(&lists_.groups(parts.list[d], tail));
+    else changed[count++] = &lists_.groups(parts.list[d], tail);
   }
   double most = 0;
   const auto combine = [&](auto& self, size_t i, double all, double least) -> void {
-    if (i == changed.size()) {
+    if (i == count) {
       most = std::max(most, all - least);
       return;
     }
@@ -110,23 +110,25 @@ Edge Graph::exchange_move(const Node& before, const Node& after, size_t a, size_
   if (known.axes != 0) return known;
 
   const auto& axes = lists_[from].axes;
-  std::vector<uint8_t> slow_first(axes.end() - static_cast<ptrdiff_t>(tail), axes.end());
+  auto& slow_first = slow_first_;
+  slow_first.assign(axes.end() - static_cast<ptrdiff_t>(tail), axes.end());
   std::sort(slow_first.begin(), slow_first.end(),
             [&](uint8_t x, uint8_t y) { return slowness_[mesh_axes_[x]] > slowness_[mesh_axes_[y]]; });
   known = {StepKind::all_to_all, 0, exchange_base_us_, 0};
-  for (const uint8_t axis : slow_first) known.axes |= 1u << axis;
-  std::vector<double> peers;  // that differ on an axis, and on none that is slower
+  GroupExchange::Load peers = {};  // that differ on an axis, and on none that is slower
   auto left = static_cast<double>(lists_.width(from, tail));
-  for (const uint8_t axis : slow_first) {
+  for (size_t i = 0; i < tail; ++i) {
+    const uint8_t axis = slow_first[i];
     const double within = left / static_cast<double>(sizes_[axis]);
-    peers.push_back(left - within);
-    known.us += peers.back() * links_[axis].latency_us;
+    known.axes |= 1u << axis;
+    peers[i] = left - within;
+    known.us += peers[i] * links_[axis].latency_us;
     left = within;
   }
   double most_us = 0;
-  const auto weigh = [&](const std::vector<double>& bytes) {
+  const auto weigh = [&](const GroupExchange::Load& bytes) {
     double us = 0, all = 0;
-    for (size_t i = 0; i < bytes.size(); ++i) {
+    for (size_t i = 0; i < tail; ++i) {
       us += links_[slow_first[i]].of_exchange()(bytes[i]);
       all += bytes[i];
     }
@@ -137,7 +139,8 @@ Edge Graph::exchange_move(const Node& before, const Node& after, size_t a, size_
     for (double& count : peers) count *= lists_[from].piece(0) * lists_[to].piece(0) * same;
     weigh(peers);
   } else {
-    GroupExchange(lists_, sizes_, from, tail, to, slow_first).for_each_load(same, weigh);
+    groups_.set(lists_, sizes_, from, tail, to, slow_first);
+    groups_.for_each_load(lists_, same, weigh);
   }
   known.us += most_us;
   return known;

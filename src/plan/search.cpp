@@ -10,7 +10,7 @@
 namespace tessera {
 namespace {
 
-// No number of bytes goes faster than at this many µs a byte. Time does not fall behind the last knot.
+// No number of bytes goes faster than at this many µs a byte.
 double least_slope(const Curve& curve) {
   double slope = kNever;
   for (const Curve::Knot& knot : curve.knots) slope = std::min(slope, knot.us / knot.bytes);
@@ -28,16 +28,6 @@ double least_slope(const Link& link) {
 
 // Whether a bound is below a cost by more than rounding.
 bool below(double bound, double cost) { return bound < cost - 1e-12 * cost || (cost == kNever && bound < kNever); }
-
-Interval piece_of(Graph& graph, const Node& node, size_t d, const Dims& coordinate) {
-  const CutList& list = graph.lists()[node.list[d]];
-  size_t number = 0;
-  for (const uint8_t a : list.axes) {
-    const size_t axis = graph.mesh_axis(a);
-    number = number * static_cast<size_t>(graph.mesh().size(axis)) + static_cast<size_t>(coordinate[axis]);
-  }
-  return {list.offsets[number], list.offsets[number + 1]};
-}
 
 }  // namespace
 
@@ -60,7 +50,7 @@ Search::Search(const Layout& from, const Layout& to, const Dims& shape, DType dt
     first[a] = p.kind == Placement::Kind::at ? p.index : 0;
     last[a] = p.kind == Placement::Kind::at ? p.index : to.mesh().size(a) - 1;
   }
-  places_ = {first, last};
+  for (const Dims& at : {first, last}) places_.push_back({at, {}, 0, {}});
   const auto take_links = [&](const Graph& graph, size_t way) {
     least_latency_[way] = least_slope_[way] = graph.axes() > 0 ? kNever : 0;
     for (size_t axis = 0; axis < graph.axes(); ++axis) {
@@ -111,78 +101,17 @@ int Search::visit_of(int graph, const Node& node) {
   return place->second;
 }
 
-// What the ranks that differ from a place on the `fast` fastest axes only hold together of that place's part of the target.
-double Search::held_near(const Visit& visit, const Dims& place, size_t fast) {
-  const Node& end = visits_[static_cast<size_t>(target_)].node;
-  const auto is_fast = [&](size_t a) { return place_in_speed_[a] < fast; };
-  for (size_t a = 0; a < one_.axes(); ++a) {
-    const Code code = visit.node.code[a];
-    if (is_fast(a) || code == Code::replica || code == Code::cut) continue;
-    const bool at = code == Code::at_source || code == Code::at_target;
-    if (at ? one_.at_index(visit.node, a) != place[one_.mesh_axis(a)] : code != end.code[a]) return 0;
-  }
-  double elements = 1;
-  for (size_t d = 0; d < shape_.size(); ++d) {
-    const CutList& list = one_.lists()[visit.node.list[d]];
-    const Interval wanted = piece_of(one_, end, d, place);
-    int64_t held = 0;
-    const auto add = [&](auto& self, size_t i, size_t number) -> void {
-      if (i == list.depth()) {
-        const int64_t first = std::max(wanted.begin, list.offsets[number]);
-        held += std::max<int64_t>(std::min(wanted.end, list.offsets[number + 1]) - first, 0);
-        return;
-      }
-      const size_t axis = one_.mesh_axis(list.axes[i]);
-      const auto n = static_cast<size_t>(one_.mesh().size(axis)), own = static_cast<size_t>(place[axis]);
-      const bool all = is_fast(list.axes[i]);
-      for (size_t k = all ? 0 : own; k < (all ? n : own + 1); ++k) self(self, i + 1, number * n + k);
-    };
-    add(add, 0, 0);
-    elements *= static_cast<double>(held);
-  }
-  return elements;
-}
-
-// Whatever comes, a rank must still receive what it misses, and of a sum that is not done all of it. What its neighbours
-// on fast axes do not have either must come over a slow axis to one of them; they may share that. The ring of a step gives
-// ragged parts no more of a slow axis than even ones: that is what uneven_ allows for. At the first place it need not: of
-// each cut by torch.chunk the first piece is the largest, so its neighbours never hold less than their share.
-double Search::ahead_of(int number) {
-  const Visit& visit = visits_[static_cast<size_t>(number)];
-  const Visit& target = visits_[static_cast<size_t>(target_)];
-  Graph &here = graph(visit.graph), &end = graph(target.graph);
-  if (mode_ == Mode::peak || axes_with(target.node, end.axes(), Code::embedded) != 0 || end.may_reenter()) return 0;
-  const uint32_t terms = axes_with(visit.node, here.axes(), Code::term);
-  const bool unfinished = terms != (one_mesh_ ? axes_with(target.node, end.axes(), Code::term) : 0);
-  double us = 0;
-  for (const Dims& place : places_) {
-    const double ring = chunked_ && &place == &places_[0] ? 1 : uneven_;
-    const double whole = end.box_at(target.node, place);
-    const auto own = here.mesh().coordinate(end.mesh().rank_at(place));
-    const double missing = whole - (own && !unfinished ? shared(number, *own, target_, place) : 0);
-    us = std::max(us, missing * any_slope_);
-    if (!one_mesh_ || missing <= 0) continue;
-    double neighbours = 1, slope = any_slope_;
-    for (size_t fast = 1; fast < place_in_speed_.size(); ++fast) {
-      neighbours *= static_cast<double>(one_.mesh().size(one_.mesh_axis(one_.by_speed()[fast - 1])));
-      if (least_from_[fast] <= slope) continue;
-      slope = least_from_[fast];
-      const double from_afar = (whole - held_near(visit, place, fast)) / neighbours * ring;
-      us = std::max(us, missing * any_slope_ + from_afar * (slope - any_slope_));
-    }
-  }
-  if (us <= 0) return 0;
-  return (std::min(topology_.base_us, topology_.exchange_base_us) + us * one_.element_bytes()) * (1 - 1e-12);
-}
-
 void Search::run(Mode mode) {
   mode_ = mode;
   visits_.clear();
+  visits_.reserve(64);
   for (auto& numbers : numbers_) numbers.clear();
   queue_ = {};
   target_ = -1;
   const int source = visit_of(0, one_.source());
-  const int target = target_ = one_mesh_ ? visit_of(0, one_.target()) : visit_of(1, other_->target());
+  const int target = one_mesh_ ? visit_of(0, one_.target()) : visit_of(1, other_->target());
+  find_places();
+  target_ = target;
   visits_[static_cast<size_t>(source)].cost = 0;
   queue_.push({0, 0, Item::visit, source});
   queue_.push({mode == Mode::cost ? topology_.exchange_base_us : 0, 1, Item::all_out, source});
@@ -302,46 +231,6 @@ void Search::take_exchange(int from, int to) {
     edge.bytes = priced.bytes;
   }
   relax(from, to, edge);
-}
-
-// What the box of one place shares with that of another.
-double Search::shared(int a, const Dims& at, int b, const Dims& other_at) {
-  const Visit &x = visits_[static_cast<size_t>(a)], &y = visits_[static_cast<size_t>(b)];
-  if (graph(x.graph).box_at(x.node, at) == 0 || graph(y.graph).box_at(y.node, other_at) == 0) return 0;
-  double elements = 1;
-  for (size_t d = 0; d < shape_.size(); ++d) {
-    const Interval p = piece_of(graph(x.graph), x.node, d, at), q = piece_of(graph(y.graph), y.node, d, other_at);
-    elements *= static_cast<double>(std::max<int64_t>(std::min(p.end, q.end) - std::max(p.begin, q.begin), 0));
-  }
-  return elements;
-}
-
-// An exchange costs no less than what one receiver misses takes on the fastest way.
-double Search::bound(int from, int to) {
-  const Visit &before = visits_[static_cast<size_t>(from)], &after = visits_[static_cast<size_t>(to)];
-  Graph& end = graph(after.graph);
-  Dims place = Dims::filled(end.mesh().ndim(), 0);
-  for (size_t a = 0; a < end.axes(); ++a) {
-    const Code code = after.node.code[a];
-    const Layout& layout = code == Code::at_source ? from_ : to_;
-    if (code == Code::at_source || code == Code::at_target) {
-      place[end.mesh_axis(a)] = layout.placements()[end.mesh_axis(a)].index;
-    }
-  }
-  if (axes_with(after.node, end.axes(), Code::embedded) != 0 || end.may_reenter()) {
-    return topology_.exchange_base_us;  // parts may stay as they are, as terms
-  }
-  double terms = 1;
-  Graph& start = graph(before.graph);
-  for (size_t a = 0; a < start.axes(); ++a) {
-    const bool kept = within(from, to) && after.node.code[a] == Code::term;
-    if (before.node.code[a] == Code::term && !kept) terms *= static_cast<double>(start.mesh().size(start.mesh_axis(a)));
-  }
-  const size_t way = within(from, to) ? static_cast<size_t>(before.graph) : 2;
-  const auto own = start.mesh().coordinate(end.mesh().rank_at(place));
-  const double missing = end.box_at(after.node, place) * terms - (own ? shared(from, *own, to, place) : 0);
-  if (missing <= 0) return topology_.exchange_base_us;
-  return topology_.exchange_base_us + least_latency_[way] + missing * one_.element_bytes() * least_slope_[way];
 }
 
 // Infinite where it costs more than most_us.

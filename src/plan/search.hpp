@@ -56,7 +56,16 @@ class Search {
   Graph& graph(int number) { return number == 0 || !other_ ? one_ : *other_; }
   int visit_of(int graph, const Node& node);
   double ahead_of(int visit);
-  double held_near(const Visit& visit, const Dims& place, size_t fast);
+  struct Place {
+    Dims at;
+    std::array<std::optional<Dims>, 2> own;  // its rank's coordinate in each graph's mesh
+    double whole;                            // elements of its part
+    std::array<Interval, kMaxDims> wanted;   // that part
+  };
+  void find_places();
+  double held_at(const Visit& visit, const Dims& coordinate, const Place& place);
+  double held_near(const Visit& visit, const Place& place, size_t fast);
+  double missing_at_first(int from, int to, double terms);
   double best() const { return visits_[static_cast<size_t>(target_)].cost; }
   void run(Mode mode);
   void expand(int number);
@@ -91,7 +100,7 @@ class Search {
   std::array<double, 3> least_latency_ = {}, least_slope_ = {};
   double any_slope_ = 0;                // of any way at all
   int target_ = -1;                     // its visit
-  std::vector<Dims> places_;            // of the target, by which the rest of a way is bounded
+  std::vector<Place> places_;           // of the target, by which the rest of a way is bounded
   std::vector<size_t> place_in_speed_;  // by axis, of one mesh: 0 is the fastest
   std::vector<double> least_from_;      // by that place: the least slope of that axis and all that are slower
   double uneven_ = 1;                   // see ahead_of()
