@@ -229,8 +229,9 @@ class Calibration {
     std::vector<FitCase> cases;
     for (size_t a = 0; a < report_.axes.size(); ++a) add_fit_cases(cases, a);
     for (const double bytes : measured_sizes(static_cast<double>(most_bytes_), kInlineBytes, kStreamBytes)) {
-      const Dims shape = matrix(bytes * ranks_ / 2, ranks_ / 2);
-      cases.push_back(one_step(StepKind::direct, report_.axes.size(), bytes_of_shape(shape) / (ranks_ / 2),
+      const int receivers = ranks_ / 2;
+      const Dims shape = matrix(bytes * receivers, receivers);
+      cases.push_back(one_step(StepKind::direct, report_.axes.size(), bytes_of_shape(shape) / receivers,
                                half(false, shape), half(true, shape), shape));
     }
     return cases;
@@ -337,14 +338,19 @@ class Calibration {
     asked.rounds.push_back(best_us(asked.plan.to_json()));
   }
 
-  // By the last prices. What has another plan by them is measured once more, with as many rounds.
+  // By the last prices. What has another plan by them is measured too, in as many rounds.
   void report(const std::vector<Question>& questions, Progress& progress) {
+    std::vector<Asked> last;
     for (size_t i = 0; i < questions.size(); ++i) {
-      Asked last{questions[i].what, plan_of(questions[i])};
-      if (goes_as(last.plan, asked_[i].plan)) last.rounds = asked_[i].rounds;
-      while (last.rounds.size() < static_cast<size_t>(rounds_)) check(last, progress);
-      report_.checks.push_back(row_of(last));
+      last.push_back({questions[i].what, plan_of(questions[i])});
+      if (goes_as(last[i].plan, asked_[i].plan)) last[i].rounds = asked_[i].rounds;
     }
+    for (size_t round = 0; round < static_cast<size_t>(rounds_); ++round) {
+      for (Asked& asked : last) {
+        if (asked.rounds.size() <= round) check(asked, progress);
+      }
+    }
+    for (const Asked& asked : last) report_.checks.push_back(row_of(asked));
   }
 
   static bool goes_as(const Plan& a, const Plan& b) {
