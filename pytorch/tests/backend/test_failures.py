@@ -151,8 +151,7 @@ def _again_and_again(rank, size, folder, times):
 
 
 def test_groups_start_and_stop_without_a_leak(tmp_path):
-    times = 1000 if os.environ.get("TESSERA_SOAK") else 150
-    for before, after in run_ranks(2, _again_and_again, str(tmp_path), times, backend=None, limit_s=600):
+    for before, after in run_ranks(2, _again_and_again, str(tmp_path), 1000, backend=None, limit_s=600):
         assert after[:2] == before[:2], "descriptors, threads"
         assert after[2] <= before[2] + 10, "mappings"
         assert after[3] <= before[3] + 20_000, "KiB of memory"
