@@ -91,6 +91,11 @@ def test_without_torch():
         def rank_main(comm):
             return tessera.all_gather(numpy.full(comm.rank + 1, comm.rank))[0].tolist()
         assert tessera.run(2, rank_main) == [[0, 1, 1]] * 2
+        try:
+            tessera.all_gather([1.0])
+            raise SystemExit("a list was taken")
+        except TypeError as error:
+            assert "x is a list, no array" in str(error)
         assert issubclass(tessera.Error, RuntimeError) and "torch._C" not in sys.modules
     """
     import textwrap

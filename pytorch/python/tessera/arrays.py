@@ -27,6 +27,8 @@ def _comm(group):
 def _in(x):
     if type(x).__module__.partition(".")[0] == "numpy" and hasattr(x, "ndim") and x.ndim == 0:
         x = x.reshape(1)
+    if not hasattr(x, "__dlpack__"):
+        raise TypeError(f"x is a {type(x).__name__}, no array: it has no __dlpack__")
     return _core.Array.from_dlpack(x)
 
 
