@@ -320,6 +320,18 @@ TEST(Board, AClaimAndAnAbortNeverMiss) {
   RecordProperty("claims_before_the_abort", read);
 }
 
+// Both ways of looking end: with what they wait for, at the look that sees it, or without it.
+TEST(Looks, EndWithWhatTheyWaitForOrWithoutIt) {
+  for (const int ranks : {1, 1 << 20}) {
+    const Looks looks(ranks);
+    int seen = 0;
+    EXPECT_TRUE(looks.until([&] { return ++seen == 5; })) << ranks;
+    EXPECT_EQ(seen, 5);
+    EXPECT_FALSE(looks.until([&] { return ++seen < 0; })) << ranks;
+    EXPECT_GT(seen, 10);
+  }
+}
+
 }  // namespace
 }  // namespace test
 }  // namespace tessera
