@@ -5,12 +5,7 @@ import threading
 from . import _core, _errors
 from ._site import here
 
-
-class _Local(threading.local):
-    comm = None  # of the rank that runs on this thread
-
-
-_local = _Local()
+_local = threading.local()
 _process = None
 _process_guard = threading.Lock()
 
@@ -93,7 +88,8 @@ def process_comm():
 
 def thread_comm():
     """The communicator of the rank that runs on this thread; None outside of run()."""
-    return _local.comm
+    # No default by its class: a compiled function would take that for good.
+    return getattr(_local, "comm", None)
 
 
 def join(set, get, rank, size, *, name="world", timeout=300.0, make_carrier=None):
