@@ -78,8 +78,6 @@ struct Api {
   // pack them: measured (bench/players/datatypes.cpp).
   int (*isend_rows)(const void* data, int64_t rows, int64_t row_bytes, int64_t stride_bytes, int32_t to, int32_t tag,
                     CommHandle comm, RequestHandle* made) = nullptr;
-  int (*irecv_rows)(void* data, int64_t rows, int64_t row_bytes, int64_t stride_bytes, int32_t from, int32_t tag,
-                    CommHandle comm, RequestHandle* made) = nullptr;
   int64_t fewest_row_bytes = 0;
   // A rank that is lost and was not told of before; -1: none. Null: the launcher ends the job then.
   int (*next_lost)(CommHandle comm, int32_t* rank) = nullptr;

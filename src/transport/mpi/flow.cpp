@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <optional>
 
+#include <tessera/pool.hpp>
+
 #include "tensor/copy.hpp"
 #include "tensor/loop_nest.hpp"
 #include "tensor/reduce.hpp"
@@ -55,12 +57,12 @@ constexpr int64_t kFewestTypedBytes = 64 << 10;
 
 int64_t bytes_of(const ConstView& view) { return view.elements() * size_bytes(view.dtype); }
 
-// Not filled with zeros: all of it is written.
-std::unique_ptr<std::byte[]> buffer_of(const ConstView& view) {
-  return std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(bytes_of(view)));
+// Recycled: a piece is so large that new memory would be the system's, and dearer than what is copied.
+std::shared_ptr<std::byte> buffer_of(const ConstView& view) {
+  return std::static_pointer_cast<std::byte>(pool::allocate(bytes_of(view)));
 }
 
-// Rows that this MPI sends, or receives, as they lie faster than they are packed.
+// Rows that this MPI sends as they lie faster than they are packed.
 std::optional<StridedRows> typed_rows(const Api& api, const ConstView& view) {
   if (api.isend_rows == nullptr || is_row_major(view) || bytes_of(view) < kFewestTypedBytes) return std::nullopt;
   const auto rows = rows_of(view);
@@ -119,7 +121,7 @@ void Flow::end() {
   const auto tensors = std::make_shared<std::vector<Tensor>>(mine_.begin(), mine_.end());
   for (size_t i = 0; i < requests_.size(); ++i) {
     if (requests_[i] == 0) continue;
-    world_.keep(requests_[i], std::pair(tensors, std::shared_ptr<std::byte[]>(std::move(pending_[i].buffer))));
+    world_.keep(requests_[i], std::pair(tensors, std::move(pending_[i].buffer)));
   }
   requests_.clear();
   pending_.clear();
@@ -244,11 +246,6 @@ RequestHandle Flow::post_receive(const Lane& lane, const Box& piece, Pending& pe
   RequestHandle request = 0;
   const View to = target_of(receive).box(piece);
   std::byte* memory = to.data;
-  if (const auto rows = receive.is_copy() ? typed_rows(api, to) : std::nullopt) {
-    world_.check(api.irecv_rows(memory, rows->count, rows->bytes, rows->stride, lane.peer, kData, comm_, &request),
-                 "MPI_Irecv");
-    return request;
-  }
   if (!receive.is_copy() || !is_row_major(to)) {
     pending.buffer = buffer_of(to);
     memory = pending.buffer.get();

@@ -37,7 +37,7 @@ class Flow {
   int waits_for() const;
 
  private:
-  using Buffer = std::unique_ptr<std::byte[]>;
+  using Buffer = std::shared_ptr<std::byte>;
   // A box that goes to a peer or comes from one, piece by piece.
   struct Lane {
     int peer = 0;

@@ -191,33 +191,15 @@ constexpr bool kTypesAreFast = false;
 constexpr int64_t kFewestRowBytes = 64;
 
 // The type may go as soon as the message is on its way.
-template <class Call>
-int with_rows(int64_t rows, int64_t row_bytes, int64_t stride_bytes, Call&& call) {
+int isend_rows(const void* data, int64_t rows, int64_t row_bytes, int64_t stride_bytes, int32_t to, int32_t tag,
+               CommHandle comm, RequestHandle* made) {
+  MPI_Request request = MPI_REQUEST_NULL;
   MPI_Datatype type = MPI_DATATYPE_NULL;
   int code = MPI_Type_create_hvector(count_of(rows), count_of(row_bytes), static_cast<MPI_Aint>(stride_bytes), MPI_BYTE,
                                      &type);
   if (code == MPI_SUCCESS) code = MPI_Type_commit(&type);
-  if (code == MPI_SUCCESS) code = call(type);
+  if (code == MPI_SUCCESS) code = MPI_Isend(data, 1, type, to, tag, comm_of(comm), &request);
   if (type != MPI_DATATYPE_NULL) MPI_Type_free(&type);
-  return code;
-}
-
-int isend_rows(const void* data, int64_t rows, int64_t row_bytes, int64_t stride_bytes, int32_t to, int32_t tag,
-               CommHandle comm, RequestHandle* made) {
-  MPI_Request request = MPI_REQUEST_NULL;
-  const int code = with_rows(rows, row_bytes, stride_bytes, [&](MPI_Datatype type) {
-    return MPI_Isend(data, 1, type, to, tag, comm_of(comm), &request);
-  });
-  *made = to_word(request);
-  return code;
-}
-
-int irecv_rows(void* data, int64_t rows, int64_t row_bytes, int64_t stride_bytes, int32_t from, int32_t tag,
-               CommHandle comm, RequestHandle* made) {
-  MPI_Request request = MPI_REQUEST_NULL;
-  const int code = with_rows(rows, row_bytes, stride_bytes, [&](MPI_Datatype type) {
-    return MPI_Irecv(data, 1, type, from, tag, comm_of(comm), &request);
-  });
   *made = to_word(request);
   return code;
 }
@@ -313,7 +295,6 @@ extern "C" __attribute__((visibility("default"))) const tessera::mpi::Api* tesse
                           .end_duplicate = end_duplicate,
                           .start_all_gather_v = start_all_gather_v,
                           .isend_rows = kTypesAreFast ? isend_rows : nullptr,
-                          .irecv_rows = kTypesAreFast ? irecv_rows : nullptr,
                           .fewest_row_bytes = kFewestRowBytes};
   return &api;
 }
