@@ -252,7 +252,8 @@ Load busiest_of_sum(const Arranged& sum, const Choice& choice, const Network& ne
   Load most;
   const int n = network.hosts.ranks();
   const Tensor mine[4];  // never touched
-  for (const int rank : {0, 1, n / 2, n - 1}) {
+  const int last_block = static_cast<int>(std::bit_floor(static_cast<unsigned>(n - 1)));
+  for (const int rank : {0, 1, n / 2, last_block, n - 1}) {
     Rounds rounds;
     append_moves(sum, choice, &network, rank, {0, 2}, mine, rounds);
     Load load{static_cast<int64_t>(rounds.all().size()), 0, 0};
@@ -300,6 +301,15 @@ TEST(Schedules, ShortSumsTakeLogarithmicRounds) {
                 1.01 * cheapest(choice.sum).us);
     }
   }
+}
+
+// With other numbers of ranks one that has made no sum before the last round sends its own elements in it.
+TEST(Schedules, SumsInPlaceTakeNoLogarithmicRounds) {
+  const Network network = network_of(1024, 1024, {2, 0.5, 1e-4});
+  Arranged sum = sum_of(OpCode::all_reduce, 1024, 1024);
+  EXPECT_TRUE(choose(sum, 0, &network).sums(Way::logarithmic));
+  sum.shares_elements = true;
+  EXPECT_FALSE(choose(sum, 0, &network).sums(Way::logarithmic));
 }
 
 }  // namespace
