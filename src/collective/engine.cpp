@@ -366,7 +366,7 @@ class Engine : private Meanwhile {
   }
 
   void tell_sizes(const Arranged& a, Outcome& outcome) const {
-    assign(outcome.sizes, a.sizes);
+    if (a.op != OpCode::reduce_scatter) assign(outcome.sizes, a.sizes);  // whose caller knows them
     assign(outcome.flags, a.flags);
     for (const Sizes& row : a.send) outcome.sizes.push_back(row[static_cast<size_t>(comm_.rank())]);
   }
