@@ -77,18 +77,27 @@ std::vector<Description> scatter_of(const Tensor& output, const std::vector<Tens
   } else if (!output.defined()) {
     batch[0].problem = std::make_exception_ptr(ShapeError("output is undefined"));
   }
+  for (size_t r = 0; source && batch[0].problem == nullptr && r < parts.size(); ++r) {
+    if (!parts[r].defined())
+      batch[0].problem = std::make_exception_ptr(ShapeError(fmt::format("parts[{}] is undefined", r)));
+  }
   return batch;
 }
 
-// What is wrong with a cut that becomes one of the same dimension; null: nothing.
-std::exception_ptr same_dim(const Tensor& x, int64_t gather_dim, int64_t shard_dim) {
-  const int64_t ndim = x.defined() ? x.ndim() : 0;
-  const auto from_front = [&](int64_t dim) { return dim < 0 ? dim + ndim : dim; };
-  if (!x.defined() || from_front(gather_dim) != from_front(shard_dim)) return nullptr;
-  return std::make_exception_ptr(ShapeError(
-      fmt::format("gather_dim and shard_dim are both {}: x is cut along that dimension already. To cut it in "
-                  "other places use redistribute() or all_to_all_v",
-                  from_front(shard_dim))));
+// What is wrong with a cut along one dimension that becomes one of another; null: nothing.
+std::exception_ptr wrong_dims(const Tensor& x, int64_t gather_dim, int64_t shard_dim) {
+  if (!x.defined()) return nullptr;
+  try {
+    const int64_t from = normalize_dim(gather_dim, static_cast<size_t>(x.ndim()), "gather_dim"),
+                  to = normalize_dim(shard_dim, static_cast<size_t>(x.ndim()), "shard_dim");
+    if (from != to) return nullptr;
+    throw ShapeError(
+        fmt::format("gather_dim and shard_dim are both {}: x is cut along that dimension already. To cut it in "
+                    "other places use redistribute() or all_to_all_v",
+                    to));
+  } catch (const ShapeError&) {
+    return std::current_exception();
+  }
 }
 
 Description broadcast_of(const Tensor& tensor, const Comm& comm) {
@@ -177,7 +186,7 @@ Tensor shard_dim_alltoall(const Tensor& x, int64_t gather_dim, int64_t shard_dim
   const std::string& name = axis.in(mesh);
   if (!takes_part(mesh, name)) return {};
   Description description = AllToAll::describe({.x = x, .split_dim = shard_dim, .concat_dim = gather_dim});
-  description.problem = same_dim(x, gather_dim, shard_dim);
+  description.problem = wrong_dims(x, gather_dim, shard_dim);
   Outcome outcome;
   detail::execute(mesh.comm(name), {&description, 1}, {&outcome, 1}, site);
   return std::move(outcome.tensor);

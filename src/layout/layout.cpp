@@ -178,13 +178,12 @@ Layout Layout::resolved(const Dims& shape) const {
     std::vector<Placement> placements = this->placements();
     for (size_t a = 0; a < placements.size(); ++a) {
       if (placements[a].kind != Placement::Kind::shard) continue;
-      placements[a].dim =
-          normalize_dim(placements[a].dim, shape.size(), ("the dim of axis " + state_->name(a)).c_str());
+      placements[a].dim = normalize_dim(placements[a].dim, shape.size(), ("axis " + state_->name(a) + ": dim").c_str());
     }
     layout = Layout(mesh(), std::move(placements));
   }
   for (const Cut& cut : layout.cuts()) {
-    normalize_dim(cut.dim, shape.size(), ("the dim of axis " + state_->name(cut.axes[0])).c_str());
+    normalize_dim(cut.dim, shape.size(), ("axis " + state_->name(cut.axes[0]) + ": dim").c_str());
     const int64_t extent = shape[static_cast<size_t>(cut.dim)];
     if (cut.sizes.empty() || cut.offsets.back() == extent) continue;
     throw ShapeError(fmt::format("the sizes [{}] of axis {} add up to {}, but dim {} of {} has {}",

@@ -95,7 +95,7 @@ TEST(PlanCommand, SaysWhatWasTypedWrongly) {
       std::string::npos);
   EXPECT_NE(complaint({"--mesh", "x=2", "--shape", "8x", "--from", "R", "--to", "R"}).find("--shape"),
             std::string::npos);
-  EXPECT_NE(complaint({"--mesh", "x=2", "--shape", "8", "--from", "S1", "--to", "R"}).find("--from: the dim of axis x"),
+  EXPECT_NE(complaint({"--mesh", "x=2", "--shape", "8", "--from", "S1", "--to", "R"}).find("--from: axis x: dim 1 "),
             std::string::npos);
   EXPECT_NE(complaint({"--mesh", "x=2", "--shape", "8", "--from", "R", "--to", "R,R"}).find("--to: the layout"),
             std::string::npos);

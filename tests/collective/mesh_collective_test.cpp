@@ -121,6 +121,8 @@ TEST_P(OnMesh, ShardDimAllToAllNeedsTwoDims) {
     const auto thrown = test::thrown_by([&] { shard_dim_alltoall(x, 1, -1, mesh, "x"); });
     EXPECT_EQ(thrown.type, "ShapeError") << thrown;
     EXPECT_NE(thrown.text.find("gather_dim and shard_dim are both 1"), std::string::npos) << thrown;
+    const auto outside = test::thrown_by([&] { shard_dim_alltoall(x, 1, 5, mesh, "x"); });
+    EXPECT_NE(outside.text.find("shard_dim 5 is out of range"), std::string::npos) << outside;
   });
 }
 

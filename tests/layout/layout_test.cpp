@@ -103,7 +103,7 @@ TEST(LayoutChecks, NameTheFieldAndTheRemedy) {
             std::string::npos);
   EXPECT_NE(refusal([] {
               Layout(kMesh, {Shard(2), Replicate()}).resolved({4, 4});
-            }).find("the dim of axis dp 2 is out"),
+            }).find("axis dp: dim 2 is out"),
             std::string::npos);
   EXPECT_NE(refusal([] {
               Layout(kMesh, {Shard(0, {1, 2}), Replicate()}).resolved({4});
