@@ -22,7 +22,8 @@ constexpr int64_t kLeastRuns = 5, kMostRuns = 200;
 template <class T>
 std::vector<T> most_of(Comm& comm, std::vector<T> values) {
   const Tensor mine = Tensor::view(std::span<T>(values), {static_cast<int64_t>(values.size())});
-  const auto all = all_reduce(comm, mine, ReduceOp::max).template span<T>();
+  const Tensor most = all_reduce(comm, mine, ReduceOp::max);
+  const auto all = most.span<T>();
   return {all.begin(), all.end()};
 }
 
@@ -88,9 +89,9 @@ void check(Comm& comm, const Plan& plan, const Tensor& result, Executed& execute
   executed.wrong = first_text(comm, wrong ? fmt::format("rank {}: {}", comm.rank(), *wrong) : "");
   std::vector<int64_t> counts = {part.defined() ? part.elements() : 0, part.defined() ? 1 : 0};
   const Tensor mine = Tensor::view(std::span<int64_t>(counts), {2});
-  const auto sums = all_reduce(comm, mine).span<int64_t>();
-  executed.elements = sums[0];
-  executed.holders = static_cast<int>(sums[1]);
+  const Tensor sums = all_reduce(comm, mine);
+  executed.elements = sums.at<int64_t>(0);
+  executed.holders = static_cast<int>(sums.at<int64_t>(1));
 }
 
 std::string title_of(const Step& step) {

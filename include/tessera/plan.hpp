@@ -40,7 +40,7 @@ struct Step {
   std::vector<int64_t> to_dims;    // … after; -1: none
   Layout before, after;
   double cost_us = 0;
-  int64_t bytes = 0;  // that the busiest rank receives or sends
+  int64_t bytes = 0;  // that the busiest rank receives or sends, by the schedule that is priced: of a collective a ring
   int64_t peak_bytes =
       0;  // input of the plan, input and output of the step, together, on the rank with most; of a large
           // all_reduce the sums between its halves in place of the input
@@ -69,7 +69,7 @@ class Plan {
   const std::vector<Step>& steps() const;  // none: nothing is to be done
   double cost_us() const;
   int64_t peak_bytes() const;   // the largest of the steps', at least the input
-  int64_t bytes_moved() const;  // what the busiest rank of each step receives or sends, added up
+  int64_t bytes_moved() const;  // the steps' bytes, added up
   // What the result is multiplied with: 1, but for the gradient of an average.
   double scale() const;
 

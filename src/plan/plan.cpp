@@ -159,20 +159,24 @@ namespace {
 // Where the sums of an all_reduce stand between its two halves; none: it has but one.
 std::optional<Layout> halfway(const Step& step, const Dims& shape, DType dtype) {
   if (step.kind != StepKind::all_reduce || step.axes.empty()) return {};
-  const auto part = step.before.box(shape, step.before.mesh().rank_at(Dims::filled(step.before.mesh().ndim(), 0)));
-  if (!part || part->elements() * size_bytes(dtype) <= kOneRoundBytes) return {};
+  const Layout& before = step.before;
+  if (largest_part(before, shape) * size_bytes(dtype) <= kOneRoundBytes) return {};
   int64_t ranks = 1;
-  for (const size_t axis : step.axes) ranks *= step.before.mesh().size(axis);
-  for (size_t d = 0; d < shape.size(); ++d) {
-    const auto& cuts = step.before.cuts();
-    const bool cut =
-        std::any_of(cuts.begin(), cuts.end(), [&](const auto& c) { return c.dim == static_cast<int64_t>(d); });
-    if (cut || shape[d] < ranks) continue;
-    auto placements = step.before.placements();
-    for (const size_t axis : step.axes) placements[axis] = Shard(static_cast<int64_t>(d));
-    return Layout(step.before.mesh(), std::move(placements)).resolved(shape);
+  for (const size_t axis : step.axes) ranks *= before.mesh().size(axis);
+  std::vector<bool> is_cut(shape.size(), false);
+  std::vector<std::string> order;  // as it is, and then those of the sum
+  for (const Layout::Cut& cut : before.cuts()) {
+    is_cut[static_cast<size_t>(cut.dim)] = true;
+    for (const size_t axis : cut.axes) order.push_back(before.mesh().axes()[axis].name);
   }
-  return {};
+  const auto dim = halfway_dim(shape, is_cut, ranks);
+  if (!dim) return {};
+  auto placements = before.placements();
+  for (const size_t axis : step.axes) {
+    placements[axis] = Shard(static_cast<int64_t>(*dim));
+    order.push_back(before.mesh().axes()[axis].name);
+  }
+  return Layout(before.mesh(), std::move(placements), order).resolved(shape);
 }
 
 // The layouts between which the boxes of a step go.

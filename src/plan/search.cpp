@@ -302,17 +302,28 @@ Layout Search::layout_of(int visit) {
   return graph(v.graph).layout_of(v.node);
 }
 
+// One that is long enough for all of them, or else the longest.
+std::optional<size_t> halfway_dim(const Dims& shape, const std::vector<bool>& is_cut, int64_t ranks) {
+  std::optional<size_t> longest;
+  for (size_t d = 0; d < shape.size(); ++d) {
+    if (is_cut[d] || shape[d] < 2) continue;
+    if (shape[d] >= ranks) return d;
+    if (!longest || shape[d] > shape[*longest]) longest = d;
+  }
+  return longest;
+}
+
 // What a rank holds between the two halves of an all_reduce, in elements; 0 where it has but one (see halfway() in plan.cpp).
 double Search::halfway(const Graph& graph, const Node& before, uint32_t axes) {
   const double whole = graph.largest_box(before);
   if (whole * graph.element_bytes() <= static_cast<double>(kOneRoundBytes)) return 0;
   int64_t ranks = 1;
   for (const size_t axis : graph.mesh_axes(axes)) ranks *= graph.mesh().size(axis);
-  for (size_t d = 0; d < shape_.size(); ++d) {
-    if (graph.lists()[before.list[d]].depth() > 0 || shape_[d] < ranks) continue;
-    return whole / static_cast<double>(shape_[d]) * static_cast<double>((shape_[d] + ranks - 1) / ranks);
-  }
-  return 0;
+  std::vector<bool> is_cut;
+  for (size_t d = 0; d < shape_.size(); ++d) is_cut.push_back(graph.lists()[before.list[d]].depth() > 0);
+  const auto dim = halfway_dim(shape_, is_cut, ranks);
+  if (!dim) return 0;
+  return whole / static_cast<double>(shape_[*dim]) * static_cast<double>((shape_[*dim] + ranks - 1) / ranks);
 }
 
 // The caller's input, and the step's input and output, on the rank that has most of them together.

@@ -111,4 +111,7 @@ class Search {
   Mode mode_ = Mode::cost;
 };
 
+// Along which dimension the sums of an all_reduce over so many ranks are cut between its two halves; none: along none.
+std::optional<size_t> halfway_dim(const Dims& shape, const std::vector<bool>& is_cut, int64_t ranks);
+
 }  // namespace tessera

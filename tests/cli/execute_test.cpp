@@ -30,6 +30,13 @@ std::vector<std::string> words_of(const PlannedMove& move, int ranks, bool json)
   return words;
 }
 
+// One rank, and no launcher.
+TEST(PlanExecute, RunsAlone) {
+  const Ending ending = run_cli({"plan", "--mesh", "a=1", "--shape", "4x4", "--from", "S0", "--to", "S1", "--execute"});
+  EXPECT_EQ(ending.code, 0) << ending.errors;
+  EXPECT_TRUE(ending.output.ends_with("checked 16 elements on 1 rank: all right\n")) << ending.output;
+}
+
 TEST(PlanExecute, EveryElementIsRight) {
   const PlannedMove moves[] = {
       {2, "x=2", "S0", "S1"},
@@ -45,6 +52,10 @@ TEST(PlanExecute, EveryElementIsRight) {
       {8, "dp=2,tp=4", "S0,P(avg)", "R,S1[1,0,10,9]"},
       {8, "dp=2,tp=4", "S0[9,15]@dp,At(3)", "P(sum),S0", "24x20", "bool"},
       {8, "dp=2,tp=4", "S0@tp,dp", "R,P(prod)", "24x20", "f8e4m3"},
+      // So large that an all_reduce has two halves, beside axes that cut in an order of their own.
+      {8, "a=2,b=2,c=2", "S0@b,a,P", "S0@b,a,R", "64x256"},
+      {8, "a=2,b=2,c=2", "P,S0@c,b", "R,S0@c,b", "64x256"},
+      {8, "a=2,b=2,c=2", "S0[10,20,30,4]@b,a,P(max)", "S0[10,20,30,4]@b,a,R", "64x256"},
   };
   for (const PlannedMove& move : moves) {
     const Ending ending = run_cli(words_of(move, move.ranks, false));

@@ -164,6 +164,55 @@ TEST_P(Moving, AnAllReduceWritesEachByteOnce) {
   });
 }
 
+// What is received in an all_reduce of these is no more than twice the part, whatever else cuts the tensor, and whichever
+// dimensions are shorter than there are ranks.
+TEST(AllReducesInHalves, OfAnyParts) {
+  struct Sum {
+    const char *mesh, *from, *to;
+    Dims shape;
+  };
+  const Sum sums[] = {
+      {"a=2,b=2,c=2", "S0@b,a,P", "S0@b,a,R", {64, 4096}},
+      {"a=2,b=2,c=2", "P,S0@c,b", "R,S0@c,b", {64, 4096}},
+      {"a=2,b=2,c=2", "S0[10,20,30,4]@b,a,P", "S0[10,20,30,4]@b,a,R", {64, 4096}},
+      {"a=2,c=4", "At(1),P", "At(1),R", {512, 512}},
+      {"a=2,c=4", "S0[0,512],P", "S0[0,512],R", {512, 512}},
+      {"a=2,c=4", "S0,P", "S0,R", {262144, 3}},
+      {"a=8", "P", "R", {7, 7, 7, 7, 7, 7}},
+  };
+  for (const Sum& sum : sums) {
+    const Mesh mesh = Mesh::parse(sum.mesh);
+    const Layout from = Layout::parse(mesh, sum.from), to = Layout::parse(mesh, sum.to);
+    const Plan forth = plan(from, to, sum.shape, DType::f32, Topology::dtensor(mesh));
+    ASSERT_EQ(forth.steps().size(), 1u) << forth.explain();
+    ASSERT_EQ(forth.steps()[0].kind, StepKind::all_reduce) << forth.explain();
+    run(static_cast<int>(mesh.size()), [&](Comm& comm) {
+      const auto part = from.resolved(sum.shape).box(sum.shape, comm.rank());
+      const Tensor x = part ? Tensor::full(DType::f32, part->extent, comm.rank() + 1) : Tensor();
+      comm.reset_stats();
+      const Tensor result = redistribute(comm, x, forth);
+      const int64_t whole = part ? part->elements() * 4 : 0;
+      EXPECT_LE(comm.stats().bytes_received, 2 * whole) << sum.from << " on " << sum.mesh;
+      ASSERT_EQ(result.defined(), part.has_value());
+      if (!part) return;
+      // Terms are those of the ranks along the axis of the sum.
+      double expected = 0;
+      const auto here = *mesh.coordinate(comm.rank());
+      for (int r = 0; r < static_cast<int>(mesh.size()); ++r) {
+        const auto there = *mesh.coordinate(r);
+        bool is_term = true;
+        for (size_t a = 0; a < mesh.ndim(); ++a) {
+          is_term = is_term && (from.placements()[a].kind == Placement::Kind::partial || there[a] == here[a]);
+        }
+        if (is_term) expected += r + 1;
+      }
+      EXPECT_TRUE(result.shape() == part->extent);
+      const Tensor elements = result.clone();
+      for (const float value : elements.span<float>()) ASSERT_EQ(value, expected);
+    });
+  }
+}
+
 TEST_P(Moving, WrongPartsAndPlansAreToldToAll) {
   on_ranks([](Comm& comm) {
     const int n = comm.size();
