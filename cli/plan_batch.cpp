@@ -5,6 +5,7 @@
 #include <tessera/error.hpp>
 
 #include "plan.hpp"
+#include "plan/json_field.hpp"
 
 namespace tessera::cli {
 namespace {
@@ -12,29 +13,37 @@ namespace {
 using nlohmann::json;
 
 // "dp=2,tp=4", or the sizes alone.
-Mesh mesh_of(const json& value) {
-  if (value.is_string()) return Mesh::parse(value.get<std::string>());
-  std::vector<MeshAxis> axes;
-  for (const json& size : value) axes.push_back({fmt::format("a{}", axes.size()), size.get<int64_t>()});
-  return Mesh(std::move(axes));
+Mesh mesh_in(const Field& field) {
+  return field.read([&] {
+    if (field.is_text()) return Mesh::parse(field.text());
+    std::vector<MeshAxis> axes;
+    for (const Field& size : field.items()) axes.push_back({fmt::format("a{}", axes.size()), size.count()});
+    return Mesh(std::move(axes));
+  });
 }
 
 // "S0,R", or a placement for each axis.
-Layout layout_of(const Mesh& mesh, const json& value) {
-  if (value.is_string()) return Layout::parse(mesh, value.get<std::string>());
-  std::vector<Placement> placements;
-  for (const json& item : value) placements.push_back(parse_placement(item.get<std::string>()));
-  return Layout(mesh, std::move(placements));
+Layout layout_in(const Mesh& mesh, const Field& field) {
+  return field.read([&] {
+    if (field.is_text()) return Layout::parse(mesh, field.text());
+    std::vector<Placement> placements;
+    for (const Field& item : field.items()) placements.push_back(parse_placement(item.text()));
+    return Layout(mesh, std::move(placements));
+  });
 }
 
-json answer(const json& asked) {
-  const Mesh mesh = mesh_of(asked.at("mesh"));
-  const Mesh to_mesh = asked.contains("to_mesh") ? mesh_of(asked["to_mesh"]) : mesh;
-  const Layout from = layout_of(mesh, asked.at("from")), to = layout_of(to_mesh, asked.at("to"));
-  const Dims shape(asked.at("shape").get<std::vector<int64_t>>());
-  const DType dtype = parse_dtype(asked.value("dtype", "float32"));
-  const int64_t per_host = asked.value("per_host", int64_t{8});
-  const PlanOptions options{.max_bytes = asked.value("max_bytes", PlanOptions{}.max_bytes)};
+// What the line does not ask for, it may have all the same.
+json answer(const Field& asked) {
+  const Mesh mesh = mesh_in(asked["mesh"]);
+  const Mesh to_mesh = asked.has("to_mesh") ? mesh_in(asked["to_mesh"]) : mesh;
+  const Layout from = layout_in(mesh, asked["from"]), to = layout_in(to_mesh, asked["to"]);
+  Dims shape;
+  for (const Field& extent : asked["shape"].items()) shape.push_back(extent.count());
+  const DType dtype =
+      asked.has("dtype") ? asked["dtype"].read([&] { return parse_dtype(asked["dtype"].text()); }) : DType::f32;
+  const int64_t per_host = asked.has("per_host") ? asked["per_host"].count() : 8;
+  PlanOptions options;
+  if (asked.has("max_bytes")) options.max_bytes = asked["max_bytes"].count();
   const json full =
       to_json(make_report(from, to, shape, dtype, Topology::dtensor(mesh, to_mesh, per_host), options, per_host));
   json reply;
@@ -50,12 +59,14 @@ int answer_batch(std::istream& lines, std::ostream& answers) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     json reply;
     try {
-      reply = answer(json::parse(line));
-    } catch (const std::exception& error) {  // tessera's, or of the JSON library for a field that is missing
+      const Json asked = Json::parse(line);
+      reply = answer(Field(asked, "the line"));
+    } catch (const std::exception& error) {  // tessera's, or of the JSON library for what is none
       reply = {{"error", error.what()}};
       ++failed;
     }
-    answers << reply.dump() << "\n";
+    // An error may quote bytes that are no UTF-8.
+    answers << reply.dump(-1, ' ', false, json::error_handler_t::replace) << "\n";
   }
   answers.flush();
   return failed;

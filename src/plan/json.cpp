@@ -2,73 +2,13 @@
 #include <algorithm>
 #include <functional>
 
-#include <nlohmann/json.hpp>
-
-#include <tessera/error.hpp>
+#include <tessera/overlap.hpp>
 #include <tessera/plan.hpp>
+
+#include "plan/json_field.hpp"
 
 namespace tessera {
 namespace {
-
-using Json = nlohmann::ordered_json;
-
-// One value of a document, and where in it: every complaint names the place.
-class Field {
- public:
-  Field(const Json& value, std::string path) : value_(&value), path_(std::move(path)) {}
-
-  bool has(const char* key) const { return object().contains(key); }
-  Field operator[](const char* key) const {
-    if (!has(key)) throw Error(fmt::format("{} has no {}", path_, key));
-    return {(*value_)[key], fmt::format("{}'s {}", path_, key)};
-  }
-  std::vector<Field> items() const {
-    if (!value_->is_array()) fail("list");
-    std::vector<Field> list;
-    for (size_t i = 0; i < value_->size(); ++i) list.emplace_back((*value_)[i], fmt::format("{}[{}]", path_, i));
-    return list;
-  }
-
-  double number() const {
-    if (!value_->is_number()) fail("number");
-    return value_->get<double>();
-  }
-  int64_t count() const {
-    const bool fits = value_->is_number_unsigned() ? value_->get<uint64_t>() <= INT64_MAX : value_->is_number_integer();
-    if (!fits) fail("whole number");
-    return value_->get<int64_t>();
-  }
-  std::string text() const {
-    if (!value_->is_string()) fail("text");
-    return value_->get<std::string>();
-  }
-  bool flag() const {
-    if (!value_->is_boolean()) fail("true or false");
-    return value_->get<bool>();
-  }
-  const std::string& path() const { return path_; }
-
-  // What fn() makes of it; its errors name the place too.
-  template <class Fn>
-  auto read(Fn&& fn) const {
-    try {
-      return fn();
-    } catch (Error& error) {
-      error.add_context(path_);
-      throw;
-    }
-  }
-
- private:
-  const Json& object() const {
-    if (!value_->is_object()) fail("object");
-    return *value_;
-  }
-  [[noreturn]] void fail(const char* what) const { throw Error(fmt::format("{} is no {}", path_, what)); }
-
-  const Json* value_;
-  std::string path_;
-};
 
 Json parsed(const std::string& text, const char* what) {
   try {
@@ -214,6 +154,30 @@ Step step_in(const Field& object, const Dims& shape) {
   return step;
 }
 
+// A step is run by its boxes; but of one in which nothing leaves its rank only that is taken, and an all_reduce is cut in
+// two. So what it is called must be what it is.
+void check_kind(const Step& step, const Dims& shape, const std::string& path) {
+  const auto wrong = [&](const std::string& why) {
+    throw Error(fmt::format("{} is called {}, but {}", path, name(step.kind), why));
+  };
+  if (step.kind == StepKind::all_reduce) {
+    for (const size_t a : step.axes) {
+      const Placement &before = step.before.placements()[a], &after = step.after.placements()[a];
+      if (before.kind == Placement::Kind::partial && after.kind == Placement::Kind::replicate) continue;
+      wrong(fmt::format("goes from {} to {} along {}", to_string(before), to_string(after),
+                        step.before.mesh().axes()[a].name));
+    }
+  }
+  if (step.kind != StepKind::slice && step.kind != StepKind::embed) return;
+  const Exchange exchange(step.before, step.after, shape);
+  if (exchange.terms() > 1) wrong(fmt::format("sums {} terms", exchange.terms()));
+  for (const int rank : step.after.mesh().ranks()) {
+    for (const Overlap& part : exchange.receives(rank)) {
+      if (part.rank != rank) wrong(fmt::format("rank {} gets elements from rank {}", rank, part.rank));
+    }
+  }
+}
+
 Dims shape_in(const Field& field) {
   return field.read([&] {
     Dims shape;
@@ -263,7 +227,10 @@ Plan Plan::from_json(const std::string& text) {
   const Field dtype = plan["dtype"];
   const Dims shape = shape_in(plan["shape"]);
   std::vector<Step> steps;
-  for (const Field& step : plan["steps"].items()) steps.push_back(step_in(step, shape));
+  for (const Field& step : plan["steps"].items()) {
+    steps.push_back(step_in(step, shape));
+    check_kind(steps.back(), shape, step.path());
+  }
   const double scale = plan["scale"].number();
   return Plan(layout_in(plan, "mesh", "from", shape), layout_in(plan, "to_mesh", "to", shape), shape,
               dtype.read([&] { return parse_dtype(dtype.text()); }), std::move(steps), topology_in(plan["topology"]),

@@ -141,6 +141,32 @@ TEST(PlanCommand, ABatchGoesOnAfterAWrongLine) {
   EXPECT_EQ(json::parse(answers[2])["steps"].size(), 1u);
 }
 
+TEST(PlanCommand, ABatchNamesTheField) {
+  LaunchOptions options;
+  const std::pair<const char*, const char*> lines[] = {
+      {R"({"mesh":[2.9],"shape":[4],"from":"S0","to":"R"})", "the line's mesh: the line's mesh[0] is no whole number"},
+      {R"({"mesh":null,"shape":[4],"from":"S0","to":"R"})", "the line's mesh: the line's mesh is no list"},
+      {R"({"mesh":[2],"shape":[8.7],"from":"S0","to":"R"})", "the line's shape[0] is no whole number"},
+      {R"({"mesh":[2],"shape":[18446744073709551615],"from":"S0","to":"R"})", "the line's shape[0] is no whole number"},
+      {R"({"mesh":[2],"shape":[4],"from":"S0"})", "the line has no to"},
+      {R"({"mesh":[2],"shape":[4],"from":"S0","to":"R","max_bytes":1e300})", "the line's max_bytes is no whole number"},
+      {R"({"mesh":[2],"shape":[4],"from":"S0\xff","to":"R"})", "invalid string"},
+      {R"({"mesh":[2],"shape":[4],"from":"S0,\u00e9","to":"R"})", "the line's from: "},
+  };
+  for (const auto& [line, complaint] : lines) options.input += std::string(line) + "\n";
+  options.input += "{\"mesh\":[2],\"shape\":[4],\"from\":\"S\xff\",\"to\":\"R\"}\n";
+  options.input += R"({"mesh":[2],"shape":[4],"from":"S0","to":"R"})";
+  const Ending ending = run_cli({"plan", "--batch", "-"}, options);
+  const auto answers = lines_of(ending.output);
+  ASSERT_EQ(answers.size(), std::size(lines) + 2) << ending.output << ending.errors;
+  for (size_t i = 0; i < std::size(lines); ++i) {
+    const std::string error = json::parse(answers[i]).value("error", "");
+    EXPECT_NE(error.find(lines[i].second), std::string::npos) << lines[i].first << ": " << error;
+  }
+  EXPECT_TRUE(json::parse(answers[answers.size() - 2]).contains("error"));
+  EXPECT_TRUE(json::parse(answers.back()).contains("steps")) << answers.back();
+}
+
 // The page in a browser: what it shows once its script has run.
 class PlanPage : public ::testing::Test {
  protected:

@@ -145,6 +145,24 @@ TEST(PlanJson, StepsMustLeadThere) {
   EXPECT_THROW(Plan::from_json(replaced(good, "\"from\":\"S0,P(sum)\"", "\"from\":\"S0,R\"")), ShapeError);
 }
 
+// A step that is called a slice would else be one on every rank, whatever its layouts say.
+TEST(PlanJson, AStepIsWhatItIsCalled) {
+  const Mesh mesh({{"x", 2}});
+  const auto complaint = [&](const char* from, const char* to, const char* kind, const char* called) {
+    const Plan good =
+        plan(Layout::parse(mesh, from), Layout::parse(mesh, to), {4, 6}, DType::f32, Topology::dtensor(mesh));
+    EXPECT_EQ(name(good.steps()[0].kind), kind);
+    const auto quoted = [](const char* text) { return "\"" + std::string(text) + "\""; };
+    return refusal([&] { Plan::from_json(replaced(good.to_json(), quoted(kind), quoted(called))); });
+  };
+  EXPECT_EQ(complaint("P", "S0", "reduce_scatter", "slice"), "the plan's steps[0] is called slice, but sums 2 terms");
+  EXPECT_EQ(complaint("S0", "R", "all_gather", "embed"),
+            "the plan's steps[0] is called embed, but rank 0 gets elements from rank 1");
+  EXPECT_EQ(complaint("P", "S0", "reduce_scatter", "all_reduce"),
+            "the plan's steps[0] is called all_reduce, but goes from P(sum) to S0 along x");
+  EXPECT_EQ(complaint("R", "S0", "slice", "slice"), "accepted");
+}
+
 // Sets an environment variable, and puts it back.
 class Environment {
  public:
