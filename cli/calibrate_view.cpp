@@ -1,4 +1,5 @@
 // How a calibration looks as a table, and as JSON.
+#include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -8,6 +9,7 @@
 
 #include "bench.hpp"
 #include "calibrate.hpp"
+#include "plan/calibrated.hpp"
 
 namespace tessera::cli {
 namespace {
@@ -55,6 +57,21 @@ std::string verdict(const CalibrateReport& report) {
   return text;
 }
 
+// On sizes that were not measured.
+std::string checks(const CalibrateReport& report) {
+  if (report.checks.empty()) return "\nNothing was checked: --up-to leaves no size between those that were measured.\n";
+  std::string text = "\nOn sizes that were not measured, the cheapest plan:\n";
+  text += fmt::format("  {:<28} {:<16} {:>10} {:>13} {:>13} {:>9} {:>8}\n", "", "plan", "bytes", "predicted",
+                      "measured", "error", "noise");
+  for (const CheckRow& row : report.checks) {
+    text += fmt::format("  {:<28} {:<16} {:>10} {:>10.2f} us {:>10.2f} us {:>+7.1f} % {:>6.1f} %\n", row.what,
+                        row.steps, size_text(row.bytes), row.predicted_us, row.measured_us,
+                        100 * (row.predicted_us / row.measured_us - 1), 100 * (row.noise - 1));
+  }
+  return text + fmt::format("geometric mean of the error {}, of the noise {}\n", per_cent(report.error()),
+                            per_cent(report.noise()));
+}
+
 }  // namespace
 
 std::string to_text(const CalibrateReport& report, const std::string& path) {
@@ -64,19 +81,15 @@ std::string to_text(const CalibrateReport& report, const std::string& path) {
       report.ranks, report.options.transport, report.took_s, machine.cpu, machine.cores, machine.load);
   text += "Other memory each call, all groups of an axis at the same time; the best of up to four rounds.\n";
   text += figures(report.topology);
-  text += "\nOn sizes that were not measured, the cheapest plan:\n";
-  text += fmt::format("  {:<28} {:<16} {:>10} {:>13} {:>13} {:>9} {:>8}\n", "", "plan", "bytes", "predicted",
-                      "measured", "error", "noise");
-  for (const CheckRow& row : report.checks) {
-    text += fmt::format("  {:<28} {:<16} {:>10} {:>10.2f} us {:>10.2f} us {:>+7.1f} % {:>6.1f} %\n", row.what,
-                        row.steps, size_text(row.bytes), row.predicted_us, row.measured_us,
-                        100 * (row.predicted_us / row.measured_us - 1), 100 * (row.noise - 1));
-  }
-  text += fmt::format("geometric mean of the error {}, of the noise {}\n", per_cent(report.error()),
-                      per_cent(report.noise()));
+  text += checks(report);
   text += verdict(report);
-  return text +
-         fmt::format("written to {}; `tessera plan --topology calibrated` and Topology::calibrated() read it\n", path);
+  const auto read = calibrated_paths();
+  const bool found = std::find(read.begin(), read.end(), path) != read.end();
+  return text + fmt::format("written to {}; {} read it\n", path,
+                            found ? "`tessera plan --topology calibrated` and Topology::calibrated()"
+                                  : fmt::format("`tessera plan --topology {0}` and, with TESSERA_TOPOLOGY={0}, "
+                                                "Topology::calibrated()",
+                                                path));
 }
 
 std::string to_json(const CalibrateReport& report, const std::string& path) {

@@ -108,6 +108,17 @@ TEST(Calibrate, WritesWhereItIsLookedFor) {
   }
 }
 
+TEST(Calibrate, SaysWhereNothingWasChecked) {
+  const Folder folder;
+  const Ending ending = run_cli(
+      {"calibrate", "--seconds", "0.05", "--up-to", "64", "--ranks", "2", "--output", folder / "elsewhere.json"});
+  EXPECT_EQ(ending.code, 0) << ending.errors;
+  EXPECT_NE(ending.output.find("Nothing was checked"), std::string::npos) << ending.output;
+  EXPECT_EQ(ending.output.find("geometric mean"), std::string::npos) << ending.output;
+  EXPECT_NE(ending.output.find("tessera plan --topology " + (folder / "elsewhere.json")), std::string::npos)
+      << ending.output;
+}
+
 TEST(Calibrate, SaysWhatWasTypedWrongly) {
   const Folder folder;
   const auto complaint = [&](const Arguments& words) {
