@@ -22,7 +22,9 @@ class MpiTransport : public Transport {
   int size() const override { return size_; }
   Handle handle_of(const Tensor&, bool) override { return {}; }
   // What is said goes to every rank anyway, and so saves a round; in rounds of a vote it goes through many.
-  size_t inline_bytes(const Tensor&, bool) const override { return votes() ? 2048 : 8192; }
+  size_t inline_bytes(const Tensor&, bool) const override {
+    return votes() ? 2048 : static_cast<size_t>(world_->api().most_inlined_bytes);
+  }
   void exchange(const Saying& mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
                 Deadline deadline) override;
   bool takes_payload(size_t) const override { return true; }
@@ -69,6 +71,7 @@ class MpiTransport : public Transport {
   }
   std::unique_ptr<Transport> subgroup(uint64_t id, std::span<const int> members, Deadline deadline) override;
   std::unique_ptr<Transport> survivors(Deadline deadline) override;
+  bool has_survivors() const override { return false; }
   Traffic traffic() const override {
     return {.bytes_between_hosts = bytes_between_, .bytes_within_host = bytes_within_};
   }
