@@ -18,6 +18,10 @@ inline Comm from_mpi(MPI_Comm comm, const RunOptions& options = {}) {
   MPI_Initialized(&flag);
   if (flag == 0) throw Error("from_mpi(): MPI is not initialised: call MPI_Init_thread() first");
   if (comm == MPI_COMM_NULL) throw Error("from_mpi(): the communicator is MPI_COMM_NULL: this rank is in no group");
+  MPI_Comm_test_inter(comm, &flag);
+  if (flag != 0) {
+    throw Error("from_mpi(): this is an intercommunicator, of two groups: make one of both with MPI_Intercomm_merge()");
+  }
   char library[MPI_MAX_LIBRARY_VERSION_STRING + 1] = "";
   int length = 0;
   MPI_Get_library_version(library, &length);

@@ -232,6 +232,11 @@ void CommState::check_open() {
   check_usable();
 }
 
+const char* CommState::remedy() const {
+  return transport_->has_survivors() ? "shrink() makes a new one of the ranks that are left"
+                                     : "To go on, save what there is and start the program again";
+}
+
 void CommState::check_usable() {
   check_not_forked();
   if (!transport_->aborted()) return;
@@ -242,10 +247,7 @@ void CommState::check_usable() {
     throw_error(ErrorKind::peer_lost, verdict.text);
   }
   throw AbortedError(
-      fmt::format("communicator \"{}\" is dead; shrink() makes a new one of "
-                  "the ranks that are left. It died "
-                  "of this:\n{}",
-                  name_, verdict.text));
+      fmt::format("communicator \"{}\" is dead; {}. It died of this:\n{}", name_, remedy(), verdict.text));
 }
 
 const RawRecords& CommState::exchange(const Saying& mine, int64_t call, OpCode op, Deadline deadline) {
@@ -388,9 +390,8 @@ void CommState::die(PeerTrouble::Kind kind, const std::string& what, int64_t cal
   }
   const std::string text = fmt::format(
       "{}: {}\n{}Last calls of rank {}: {}\nThe communicator is "
-      "dead. shrink() makes a new one of the ranks that "
-      "are left{}.",
-      what, happened, where_ranks_are(call), rank_, history.empty() ? "none" : history,
+      "dead. {}{}.",
+      what, happened, where_ranks_are(call), rank_, history.empty() ? "none" : history, remedy(),
       late ? "; set_timeout() waits longer" : "");
   const Verdict verdict =
       transport_->abort({static_cast<uint32_t>(late ? ErrorKind::timed_out : ErrorKind::peer_lost), text});

@@ -68,6 +68,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   // abort. A new call asks for an open one too: what is pending when it closes
   // still runs.
   void check_usable();
+  const char* remedy() const;  // for who has lost the communicator
   void check_open();
   bool in_forked_child() const;
   void check_not_forked() const;

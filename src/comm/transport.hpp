@@ -202,6 +202,7 @@ class Transport {
   virtual std::unique_ptr<Transport> subgroup(uint64_t id, std::span<const int> members, Deadline deadline) = 0;
   // After an abort: a communicator of all that come here before the deadline; null on a rank that came too late.
   virtual std::unique_ptr<Transport> survivors(Deadline deadline) = 0;
+  virtual bool has_survivors() const { return true; }  // false: the line above only throws
 
   // How bytes were moved since the start.
   struct Traffic {

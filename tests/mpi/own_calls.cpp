@@ -1,6 +1,7 @@
 // A program with calls of its own around tessera's: MPI is the program's, from MPI_Init_thread() to MPI_Finalize().
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <thread>
 
 #include <tessera/mpi.hpp>
@@ -124,6 +125,14 @@ void use(MPI_Comm half) {
   require(all_reduce(again, Tensor::full(DType::i64, {100'000}, 1)).at<int64_t>(99'999) == size, "the sum");
 }
 
+// Of two groups, it is no communicator of all ranks.
+void between_groups(MPI_Comm half, int rank) {
+  MPI_Comm both = MPI_COMM_NULL;
+  MPI_Intercomm_create(half, 0, MPI_COMM_WORLD, rank % 2 == 0 ? 1 : 0, 7, &both);
+  require(is_refused([&] { from_mpi(both); }), "that an intercommunicator is refused");
+  MPI_Comm_free(&both);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -136,7 +145,10 @@ int main(int argc, char** argv) {
   MPI_Comm half = MPI_COMM_NULL;
   MPI_Comm_split(MPI_COMM_WORLD, rank % 2, 0, &half);
   require(is_refused([] { from_mpi(MPI_COMM_NULL); }), "a null communicator");
+  if (size > 1) between_groups(half, rank);
   use(half);
+  auto late = std::make_unique<Comm>(from_mpi(MPI_COMM_WORLD));
+  late->barrier();
 
   int sum = 0;
   MPI_Allreduce(&rank, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
@@ -145,6 +157,9 @@ int main(int argc, char** argv) {
   MPI_Finalized(&finalized);
   require(finalized == 0, "that tessera left MPI to the program");
   MPI_Finalize();
+  // Too late: no call of MPI's is made any more, not by its end either.
+  if (size > 1 && !on_one_host() && !is_refused([&] { late->barrier(); })) return 6;
+  late.reset();
   std::printf("rank %d of %d is right\n", rank, size);
   return 0;
 }

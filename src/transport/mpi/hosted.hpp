@@ -53,6 +53,7 @@ class HostedTransport : public Transport {
   std::string farewell(int peer) const override;
   std::unique_ptr<Transport> subgroup(uint64_t id, std::span<const int> members, Deadline deadline) override;
   std::unique_ptr<Transport> survivors(Deadline deadline) override { return wide_->survivors(deadline); }
+  bool has_survivors() const override { return wide_->has_survivors(); }
   Traffic traffic() const override;
 
  private:

@@ -341,7 +341,8 @@ std::unique_ptr<Transport> MpiTransport::subgroup(uint64_t call, std::span<const
 
 std::unique_ptr<Transport> MpiTransport::survivors(Deadline) {
   throw Error(
-      "shrink() does not work between hosts: there is no communicator without the ranks that are lost. Start again");
+      "shrink() does not work under MPI, nor between hosts: there is no communicator without the ranks that are lost. "
+      "Start the program again");
 }
 
 }  // namespace tessera::mpi

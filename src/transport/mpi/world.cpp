@@ -45,8 +45,7 @@ World::World(const Api& api, std::shared_ptr<void> engine)
 }
 
 World::~World() {
-  int32_t over = 0;
-  if (!may_call() || api_.is_finalized(&over) != 0 || over != 0) return;
+  if (!may_call()) return;
   drain();
   if (!ours_ || !part()) return;
   drain();
@@ -89,8 +88,14 @@ void World::set_neighbours(int ranks) {
   spins_ = spins_for(ranks);
 }
 
+bool World::is_over() const {
+  int32_t over = 0;
+  return api_.is_finalized(&over) != 0 || over != 0;
+}
+
 void World::check_thread() const {
-  if (may_call()) return;
+  if (is_over()) throw Error("MPI is finalised: a Comm must go before MPI_Finalize() is called");
+  if (is_right_thread()) return;
   throw Error("MPI was initialised for calls of one thread only, and this is another: use MPI_THREAD_MULTIPLE");
 }
 

@@ -45,11 +45,11 @@ class World {
 
   const Api& api() const { return api_; }
   void check(int code, const char* what) const { mpi::check(api_, code, what); }
-  // Throws Error where MPI does not let this thread call it.
+  // Throws Error where MPI does not let this thread call it, or is finalised.
   void check_thread() const;
   bool has_one_thread() const { return level_ < multiple; }
   // Whether MPI lets this thread call it.
-  bool may_call() const { return level_ >= multiple || std::this_thread::get_id() == main_; }
+  bool may_call() const { return is_right_thread() && !is_over(); }
   // How many ranks there are on this machine, as far as a communicator knows; and how often a waiting one looks before it
   // leaves its core to them.
   void set_neighbours(int ranks);
@@ -96,6 +96,8 @@ class World {
     int32_t tag;
     std::string text;
   };
+  bool is_right_thread() const { return level_ >= multiple || std::this_thread::get_id() == main_; }
+  bool is_over() const;
   bool all_left(Grave& grave);
   bool is_tidy();
   void drain();
