@@ -34,7 +34,8 @@ double allreduce_cost(double bytes_gb, const MeshTopoInfo& mesh_topo, size_t mes
 double reduce_scatter_cost(double bytes_gb, const MeshTopoInfo& mesh_topo, size_t mesh_dim);
 
 // One transition for each axis, from left to right, whether or not that order can be run: infinite to another mesh and from
-// a shard to a pending sum, 0 from a tensor that is replicated everywhere. Throws ShapeError for At, which it does not know.
+// a shard to a pending sum, 0 from a tensor that is replicated everywhere and on a rank outside the mesh. Throws ShapeError
+// for At, which it does not know.
 double redistribute_cost(const TensorSpec& current, const TensorSpec& target, int64_t devices_per_host = 8);
 
 }  // namespace tessera

@@ -69,10 +69,13 @@ class Mesh {
   }
   Comm& comm_along(const std::vector<std::string>& axes, const Site& site = Site::current()) const;
 
+  // Made over a communicator whose rank here is not in it: this one takes no part.
+  bool is_outside() const { return outside_; }
   // The same ranks and axes, for planning only.
   Mesh without_comms() const {
     Mesh mesh = *this;
     mesh.comms_ = nullptr;
+    mesh.outside_ = false;
     return mesh;
   }
 
@@ -83,6 +86,7 @@ class Mesh {
   struct State;
   std::shared_ptr<const State> state_;
   std::shared_ptr<detail::MeshComms> comms_;  // null: it is for planning
+  bool outside_ = false;
 };
 
 // As parse() reads it.

@@ -53,6 +53,13 @@ def test_redistribute_cost(monkeypatch):
         assert cost == pytest.approx(expected, rel=1e-12), case
 
 
+def test_a_rank_outside_pays_nothing():
+    mesh = DeviceMesh("cpu", torch.arange(8, 16))
+    assert mesh.get_coordinate() is None
+    cut, whole = (spec(mesh, [place], (8, 8), torch.float32) for place in (Shard(0), Replicate()))
+    assert dtensor.redistribute_cost(cut, whole) == 0.0
+
+
 def test_costs_as_torch_has_them():
     from torch.distributed.tensor import _collective_utils as original
 

@@ -124,6 +124,7 @@ Mesh Mesh::over(Comm& comm, std::vector<MeshAxis> axes, std::vector<int> ranks, 
   Outcome outcome;
   detail::execute(comm, {&agreed, 1}, {&outcome, 1}, site);
   mesh.comms_ = std::make_shared<detail::MeshComms>(comm);
+  mesh.outside_ = !mesh.contains(comm.rank());
   for (const MeshAxis& axis : mesh.axes()) mesh.comm_along({axis.name}, site);
   return mesh;
 }

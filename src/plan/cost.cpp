@@ -70,6 +70,7 @@ double reduce_scatter_cost(double bytes_gb, const MeshTopoInfo& mesh_topo, size_
 
 double redistribute_cost(const TensorSpec& current, const TensorSpec& target, int64_t devices_per_host) {
   if (!(current.layout.mesh() == target.layout.mesh())) return kInfinite;
+  if (current.layout.mesh().is_outside()) return 0;
   if (current.layout.is_replicated()) return 0;
   refuse_at(current.layout);
   refuse_at(target.layout);

@@ -181,6 +181,10 @@ TEST(OverMesh, OfSomeRanksLeavesTheOthersAlone) {
     EXPECT_EQ(tensor.at<int32_t>(0), comm.rank() == 1 ? 1 : 2);
     EXPECT_EQ(shard_dim_alltoall(tensor.reshape({1, 2}), 0, 1, mesh, "x").defined(), comm.rank() != 1);
     EXPECT_TRUE(comm.rank() != 1 || start_mesh_scatter(tensor, {}, mesh, "x").done());
+    const TensorSpec cut{{mesh, {Shard(0)}}, {8}, DType::f32}, whole{{mesh, {Replicate()}}, {8}, DType::f32};
+    EXPECT_EQ(redistribute_cost(cut, whole) == 0, comm.rank() == 1);
+    EXPECT_EQ(mesh.is_outside(), comm.rank() == 1);
+    EXPECT_FALSE(mesh.without_comms().is_outside());
   });
 }
 

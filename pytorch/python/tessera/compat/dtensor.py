@@ -165,7 +165,7 @@ def redistribute_cost(current_spec, target_spec) -> float:
     """µs; one transition for each axis, from left to right, whether or not that order can be run."""
     if current_spec.mesh != target_spec.mesh:
         return math.inf
-    if current_spec.is_replicated():
+    if current_spec.is_replicated() or current_spec.mesh.get_coordinate() is None:  # or on a rank outside
         return 0.0
     topo = MeshTopoInfo.build_from_mesh(current_spec.mesh)
     held_gb = spec_to_bytes(current_spec) / current_spec.num_shards / 2**30
