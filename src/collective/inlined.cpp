@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "tensor/reduce.hpp"
 #include "tensor/strided.hpp"
 
 namespace tessera {
@@ -11,41 +10,39 @@ void InlinedMove::clear() {
   steps_.clear();
   own_ = 0;
   sources_.clear();
-  views_.clear();
+  terms_.clear();
 }
 
 void InlinedMove::work_out(const Move& move, int rank, std::span<const Tensor> mine, const PeerTensors& peers,
                            const RawRecords& said) {
   clear();
+  std::vector<ConstView> views;
   for (const Receive& receive : move.receives) {
     const Tensor& out = mine[static_cast<size_t>(receive.tensor)];
-    Step step{.tensor = receive.tensor,
-              .first = sources_.size(),
-              .count = receive.terms,
-              .copy = {},
-              .target = view_of(out).box(receive.box),
-              .reduction = receive.reduction,
-              .axes = receive.axes};
-    step.offset = step.target.data - out.data();
+    Step step{.tensor = receive.tensor, .first = sources_.size(), .count = receive.terms, .copy = {}, .sum = {}};
+    const View target = view_of(out).box(receive.box);
+    step.offset = target.data - out.data();
+    views.clear();
     for (size_t t = receive.first_term; t < receive.first_term + receive.terms; ++t) {
       const Term& term = move.terms[t];
       const auto number = static_cast<size_t>(term.tensor);
       const bool own = term.rank == rank;
       const ConstView whole =
           own ? view_of(mine[number]) : peers[static_cast<size_t>(term.rank)][number]->inlined_view();
-      views_.push_back(whole.box(term.box));
+      views.push_back(whole.box(term.box));
       const std::byte* begin = own ? mine[number].data() : said[static_cast<size_t>(term.rank)].data();
-      sources_.push_back({own ? kOwn : term.rank, term.tensor, views_.back().data - begin});
+      sources_.push_back({own ? kOwn : term.rank, term.tensor, views.back().data - begin});
     }
-    if (receive.is_copy()) step.copy.emplace(step.target, views_.back());
-    steps_.push_back(step);
+    if (receive.is_copy()) step.copy.emplace(target, views.back());
+    else step.sum.emplace(target, views, receive.reduction, receive.axes);
+    steps_.push_back(std::move(step));
   }
+  terms_.resize(sources_.size());
   const auto is_own = [&](const Step& step) { return step.copy && sources_[step.first].rank == kOwn; };
   own_ = static_cast<size_t>(std::partition(steps_.begin(), steps_.end(), is_own) - steps_.begin());
 }
 
-const std::byte* InlinedMove::at(const Source& source, std::span<std::byte* const> memory,
-                                 const RawRecords& said) const {
+const std::byte* InlinedMove::at(const Source& source, std::span<std::byte* const> memory, const RawRecords& said) {
   const std::byte* begin =
       source.rank == kOwn ? memory[static_cast<size_t>(source.tensor)] : said[static_cast<size_t>(source.rank)].data();
   return begin + source.offset;
@@ -68,10 +65,9 @@ void InlinedMove::run_rest(std::span<std::byte* const> memory, const RawRecords&
       step.copy->run(to, at(sources_[step.first], memory, said));
       continue;
     }
-    step.target.data = to;
-    const std::span terms(views_.data() + step.first, step.count);
-    for (size_t t = 0; t < step.count; ++t) terms[t].data = at(sources_[step.first + t], memory, said);
-    reduce_boxes(step.target, terms, step.reduction, 0, step.axes);
+    const std::byte** const terms = terms_.data() + step.first;
+    for (size_t t = 0; t < step.count; ++t) terms[t] = at(sources_[step.first + t], memory, said);
+    step.sum->run(to, terms);
   }
 }
 

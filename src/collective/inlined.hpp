@@ -6,6 +6,7 @@
 
 #include "comm/statement.hpp"
 #include "tensor/copy.hpp"
+#include "tensor/reduce.hpp"
 
 namespace tessera {
 
@@ -32,17 +33,15 @@ class InlinedMove {
     int64_t offset = 0;                // bytes
     size_t first = 0, count = 0;       // its sources
     std::optional<PreparedCopy> copy;  // where that is all it is; else:
-    View target;
-    Reduction reduction;
-    Dims axes;
+    std::optional<PreparedSum> sum;
   };
 
-  const std::byte* at(const Source& source, std::span<std::byte* const> memory, const RawRecords& said) const;
+  static const std::byte* at(const Source& source, std::span<std::byte* const> memory, const RawRecords& said);
 
   std::vector<Step> steps_;
   size_t own_ = 0;  // the first steps, which run_own() does
   std::vector<Source> sources_;
-  std::vector<ConstView> views_;  // of each source
+  std::vector<const std::byte*> terms_;  // of each source, of a sum that runs
 };
 
 }  // namespace tessera

@@ -153,6 +153,10 @@ void reduce_contiguous(const View& dst, std::span<const ConstView> terms, const 
   }
 }
 
+bool lie_together(const View& dst, std::span<const ConstView> terms) {
+  return is_row_major(dst) && std::all_of(terms.begin(), terms.end(), is_row_major<const std::byte>);
+}
+
 // Operands that are not all contiguous: the loops are cut into boxes of at most
 // a block, and what does not lie together in its box is packed.
 class BoxedReduce {
@@ -281,12 +285,26 @@ bool combines_in_parts(Reduction reduction, DType dtype) {
   return reduce_kernels(dtype, reduction.op).promote == nullptr;
 }
 
+PreparedSum::PreparedSum(const View& dst, std::span<const ConstView> terms, Reduction reduction, const Dims& axes)
+    : elements_(dst.elements()), dst_(dst), terms_(terms.begin(), terms.end()), reduction_(reduction), axes_(axes) {
+  const bool one_fold = terms.size() > 1 && terms.size() <= kFold && combines_in_parts(reduction, dst.dtype);
+  const bool streams = elements_ * size_bytes(dst.dtype) >= kStreamBytes;
+  if (one_fold && !streams && lie_together(dst, terms))
+    fold_ = reduce_kernels(dst.dtype, reduction.op).fold[terms.size() - 2];
+}
+
+void PreparedSum::run(std::byte* dst, const std::byte* const* terms) {
+  if (fold_ != nullptr) return fold_(dst, terms, elements_);
+  dst_.data = dst;
+  for (size_t i = 0; i < terms_.size(); ++i) terms_[i].data = terms[i];
+  reduce_boxes(dst_, terms_, reduction_, 0, axes_);
+}
+
 void reduce_boxes(const View& dst, std::span<const ConstView> terms, Reduction reduction, int64_t total_bytes,
                   const Dims& axes) {
   const BlockTree tree(dst.dtype, reduction, terms.size(), axes);
   const int64_t job_bytes = std::max(total_bytes, dst.elements() * size_bytes(dst.dtype));
-  const bool contiguous = is_row_major(dst) && std::all_of(terms.begin(), terms.end(), is_row_major<const std::byte>);
-  if (contiguous) {
+  if (lie_together(dst, terms)) {
     reduce_contiguous(dst, terms, tree, job_bytes >= kStreamBytes);
   } else {
     BoxedReduce(dst, terms, tree, job_bytes).run();

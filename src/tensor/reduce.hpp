@@ -2,9 +2,11 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include <tessera/reduction.hpp>
 
+#include "tensor/reduce_kernels.hpp"
 #include "tensor/view.hpp"
 
 namespace tessera {
@@ -18,6 +20,23 @@ namespace tessera {
 // and the last one is combined first.
 void reduce_boxes(const View& dst, std::span<const ConstView> terms, Reduction reduction, int64_t total_bytes = 0,
                   const Dims& axes = {});
+
+// The same for many sums of memory of the same shapes and strides: what they are made of is worked out once.
+class PreparedSum {
+ public:
+  // Where the views lie does not matter.
+  PreparedSum(const View& dst, std::span<const ConstView> terms, Reduction reduction, const Dims& axes = {});
+  // `terms`: as many as there were views.
+  void run(std::byte* dst, const std::byte* const* terms);
+
+ private:
+  ReduceKernels::Fold fold_ = nullptr;  // where one kernel does it all
+  int64_t elements_ = 0;
+  View dst_;
+  std::vector<ConstView> terms_;
+  Reduction reduction_;
+  Dims axes_;
+};
 
 // Whether some of the terms may be combined first, and what comes of it then with the rest, as if it were a term: without
 // another bit than where all are combined at once.
