@@ -29,6 +29,9 @@ class TesseraRank : public bench::Rank {
     outputs_.assign(static_cast<size_t>(c.sets), {});
     pool::trim();
     case_ = c;
+    is_fresh_ = c.output == "fresh";
+    is_trusted_ = c.output == "trusted";
+    is_given_ = is_trusted_ || c.output == "given";
     shape_of_output_ = shape_of_output();
     sends_.clear();
     plan_.reset();
@@ -44,7 +47,7 @@ class TesseraRank : public bench::Rank {
     }
     const bench::Box box = bench::input_of(c, comm_.rank());
     for (int64_t set = 0; set < c.sets; ++set) {
-      if (is_given()) outputs_[static_cast<size_t>(set)] = allocate(shape_of_output_);
+      if (is_given_) outputs_[static_cast<size_t>(set)] = allocate(shape_of_output_);
       inputs_.push_back(box.elements() == 0 && c.op == Op::broadcast ? Tensor() : allocate({box.rows, box.columns}));
       if (inputs_.back().defined()) {
         bench::fill_input(c, comm_.rank(), set, reinterpret_cast<float*>(inputs_.back().data()));
@@ -59,12 +62,12 @@ class TesseraRank : public bench::Rank {
   void call(int64_t set) override {
     const Tensor& x = inputs_[static_cast<size_t>(set)];
     Tensor& result = outputs_[static_cast<size_t>(set)];
-    if (is_given()) {
+    if (is_given_) {
       run_once(x, result);
       return;
     }
     result = Tensor();
-    result = run_once(x, case_.output == "fresh" ? fresh(shape_of_output_) : Tensor());
+    result = run_once(x, is_fresh_ ? fresh(shape_of_output_) : Tensor());
   }
 
   float* input(int64_t set) override { return reinterpret_cast<float*>(inputs_[static_cast<size_t>(set)].data()); }
@@ -83,9 +86,6 @@ class TesseraRank : public bench::Rank {
   }
 
  private:
-  // `trusted`: and the ranks agree on nothing, where the transport can do without.
-  bool is_given() const { return case_.output == "given" || case_.output == "trusted"; }
-
   Tensor allocate(const Dims& shape) {
     return case_.memory == "heap" ? comm_.allocate(DType::f32, shape) : Tensor::empty(DType::f32, shape);
   }
@@ -101,7 +101,7 @@ class TesseraRank : public bench::Rank {
   Tensor run_once(const Tensor& x, const Tensor& out) {
     switch (case_.op) {
       case Op::all_gather: {
-        if (case_.output != "trusted") return all_gather(comm_, x, {.dim = case_.dim, .out = out}).tensor;
+        if (!is_trusted_) return all_gather(comm_, x, {.dim = case_.dim, .out = out}).tensor;
         return all_gather(comm_, x, {.dim = case_.dim, .sizes = case_.extents, .out = out, .sizes_trusted = true})
             .tensor;
       }
@@ -116,6 +116,8 @@ class TesseraRank : public bench::Rank {
 
   Comm& comm_;
   bench::Case case_;
+  // Its output. Given, and trusted: the ranks agree on nothing, where the transport can do without.
+  bool is_fresh_ = false, is_given_ = false, is_trusted_ = false;
   Dims shape_of_output_;
   Sizes sends_;
   std::optional<Plan> plan_;  // of redistribute
