@@ -1,53 +1,22 @@
 // The one way in which every collective runs: say, agree, arrange, allocate,
 // move.
 #include <algorithm>
+#include <optional>
 
-#include "collective/arrange.hpp"
-#include "collective/inlined.hpp"
-#include "collective/moves.hpp"
-#include "collective/replay.hpp"
+#include "collective/call_plan.hpp"
 #include "collective/state_call.hpp"
-#include "collective/trusted.hpp"
 #include "comm/comm_state.hpp"
 
 namespace tessera::detail {
 namespace {
 
-// What follows from what all ranks said; the same for every call that is like
-// it.
-struct CallPlan {
-  std::vector<Arranged> arranged;
-  std::vector<Choice> choices;  // by operation
-  std::string schedule;         // what they are, in words
-  PeerTensors peers;
-  Rounds rounds;
-  Stats counted;  // what its moves add to the statistics
-  InlinedMove inlined;
-  TrustedGather trusted;
-  Replay replay;
-  bool has_result = false;  // of a replay, on this rank
-};
-
-// Kept by the communicator for the next call: a call of one tensor then
-// allocates its result and little else.
-struct Workspace {
-  Record record;
-  std::vector<int64_t> words;
-  std::vector<Tensor> mine;        // by number, alike on all ranks: for each operation
-                                   // x, then its outputs
-  std::vector<std::byte*> memory;  // of each
-};
-
-template <class T>
-T& kept(std::shared_ptr<void>& place) {
-  if (place == nullptr) place = std::make_shared<T>();
-  return *static_cast<T*>(place.get());
-}
-
 class Engine : private Meanwhile {
  public:
-  Engine(CommState& comm, std::span<const Description> batch, std::span<Outcome> outcomes, const Site& site)
+  // `asked`: the only operation, of which the batch may be empty; null: there are several, or none.
+  Engine(CommState& comm, const Asked* asked, std::span<const Description> batch, std::span<Outcome> outcomes,
+         const Site& site)
       : comm_(comm),
+        asked_(asked),
         batch_(batch),
         outcomes_(outcomes),
         site_(site),
@@ -85,12 +54,12 @@ class Engine : private Meanwhile {
   void begin() {
     if (std::exchange(begun_, true)) return;
     std::lock_guard lock(comm_.guard());
-    comm_.recorder.begin(call_, first_op(), batch_.size(), site_);
-    comm_.stats.calls += static_cast<int64_t>(batch_.size());
+    comm_.recorder.begin(call_, first_op(), outcomes_.size(), site_);
+    comm_.stats.calls += static_cast<int64_t>(outcomes_.size());
     if (trusted_ == nullptr) ++comm_.stats.exchanges;
   }
 
-  OpCode first_op() const { return batch_.empty() ? OpCode::none : batch_[0].op; }
+  OpCode first_op() const { return asked_ != nullptr ? asked_->op : batch_.empty() ? OpCode::none : batch_[0].op; }
 
   bool trusts() {
     if (batch_.size() != 1 || !batch_[0].trusted) return false;
@@ -111,27 +80,27 @@ class Engine : private Meanwhile {
 
   // A gradient has the line of its forward, and is another operation.
   Place find_place() const {
-    Place place{Place::mix(site_.line(), batch_.size()), reinterpret_cast<uintptr_t>(site_.file_name())};
-    if (batch_.size() != 1) return place;
-    const Description& d = batch_[0];
-    place.line = Place::mix(place.line, static_cast<uint64_t>(d.op) + 256 * static_cast<uint64_t>(d.stage));
-    if (!d.x.defined()) return place;
-    for (const int64_t extent : d.x.shape()) place.form = Place::mix(place.form, static_cast<uint64_t>(extent));
+    Place place{Place::mix(site_.line(), outcomes_.size()), reinterpret_cast<uintptr_t>(site_.file_name())};
+    if (asked_ == nullptr) return place;
+    const auto stage = asked_->whole == nullptr ? uint64_t{0} : static_cast<uint64_t>(asked_->whole->stage);
+    place.line = Place::mix(place.line, static_cast<uint64_t>(asked_->op) + 256 * stage);
+    if (!asked_->x->defined()) return place;
+    for (const int64_t extent : asked_->x->shape()) place.form = Place::mix(place.form, static_cast<uint64_t>(extent));
     return place;
   }
 
   // Whether this call was like the last one from its line, and is done.
   bool replay() {
-    if (batch_.size() != 1 || comm_.has_deferred()) return false;
+    if (asked_ == nullptr || comm_.has_deferred()) return false;
     Agreement& agreement = comm_.agreement_at(place_);
     if (!agreement.settled) return false;
     CallPlan& plan = kept<CallPlan>(agreement.plan);
-    if (!plan.replay.fits(batch_[0], site_)) return false;
+    if (!plan.replay.fits(*asked_, site_)) return false;
     replayed_ = &plan;
     Saying saying;
     try {
       if (plan.replay.announces_result()) prepare_result();
-      saying = plan.replay.record(call_, batch_[0].x, outcomes_[0].tensor, comm_.transport());
+      saying = plan.replay.record(call_, *asked_->x, outcomes_[0].tensor, comm_.transport());
     } catch (const std::exception&) {  // it comes again, and all are told
       outcomes_[0].tensor = {};
       allocations_ = bytes_allocated_ = 0;
@@ -143,13 +112,13 @@ class Engine : private Meanwhile {
     meanwhile();
     if (!plan.replay.same(said)) return false;
     if (plan.replay.inlined()) {
-      std::byte* const memory[] = {batch_[0].x.data(), outcomes_[0].tensor.data()};
+      std::byte* const memory[] = {asked_->x->data(), outcomes_[0].tensor.data()};
       move_inlined(plan, memory, said, is_callers());
       return true;
     }
     comm_.decode_changes(agreement);
     if (comm_.lost_vote()) plan.replay.renew(agreement.number = call_);
-    w_.mine.push_back(batch_[0].x);
+    w_.mine.push_back(*asked_->x);
     w_.mine.push_back(outcomes_[0].tensor);
     add_scratch(plan);
     move_rounds(plan);
@@ -164,28 +133,29 @@ class Engine : private Meanwhile {
     tell_sizes(replayed_->arranged[0], outcomes_[0]);
     prepare_result();
     if (!replayed_->replay.inlined() || is_callers()) return;
-    std::byte* const memory[] = {batch_[0].x.data(), outcomes_[0].tensor.data()};
+    std::byte* const memory[] = {asked_->x->data(), outcomes_[0].tensor.data()};
     replayed_->inlined.run_own(memory);
   }
 
   // Whether what a replay writes to is the caller's.
-  bool is_callers() const { return batch_[0].out.defined(); }
+  bool is_callers() const { return asked_->has_out(); }
 
   void prepare_result() {
-    const Description& d = batch_[0];
     Tensor& result = outcomes_[0].tensor;
     if (result.defined() || !replayed_->has_result) return;
-    if (d.out.defined()) {
-      result = d.out;
+    if (is_callers()) {
+      result = *asked_->out;
       return;
     }
-    result = replayed_->replay.recycled();
-    if (result.defined()) return count_allocated(result);
-    result = new_output(replayed_->arranged[0], d, 0);
-    if (result.owner() != d.x.owner()) replayed_->replay.keep(result);
+    if (replayed_->replay.recycle(result)) return count_allocated(replayed_->result_bytes);
+    result = new_output(replayed_->arranged[0], *asked_, 0);
+    if (result.owner() == asked_->x->owner()) return;
+    replayed_->replay.keep(result);
+    replayed_->result_bytes = result.bytes();
   }
 
   void play() {
+    if (batch_.empty() && asked_ != nullptr) batch_ = {&described_.emplace(asked_->describe()), 1};
     begin();
     if (told_) {
       take_told();
@@ -381,7 +351,7 @@ class Engine : private Meanwhile {
       for (int i = 0; i < count; ++i) {
         Tensor& out = w_.mine[number++];
         if (!has_output(a, comm_.rank())) continue;
-        if (!out.defined()) out = new_output(a, batch_[op], i);
+        if (!out.defined()) out = new_output(a, Asked::by(batch_[op]), i);
       }
     }
     add_scratch(plan);
@@ -389,7 +359,7 @@ class Engine : private Meanwhile {
 
   // Behind all other tensors.
   void add_scratch(const CallPlan& plan) {
-    for (size_t op = 0; op < batch_.size(); ++op) {
+    for (size_t op = 0; op < plan.choices.size(); ++op) {
       if (!plan.choices[op].has_scratch) continue;
       w_.mine.push_back(Tensor::empty(plan.arranged[op].dtype, plan.choices[op].scratch));
     }
@@ -409,17 +379,17 @@ class Engine : private Meanwhile {
     }
   }
 
-  Tensor new_output(const Arranged& a, const Description& description, int out) {
+  Tensor new_output(const Arranged& a, const Asked& asked, int out) {
     // The root of a broadcast has the result already.
-    if (a.op == OpCode::broadcast && description.root == comm_.rank() && description.scale == 1) return description.x;
+    if (a.op == OpCode::broadcast && asked.root == comm_.rank() && asked.scale == 1) return *asked.x;
     Tensor tensor = comm_.transport().allocate(a.dtype, output_shape(a, comm_.rank(), out));
-    count_allocated(tensor);
+    count_allocated(tensor.bytes());
     return tensor;
   }
 
-  void count_allocated(const Tensor& tensor) {
+  void count_allocated(int64_t bytes) {
     ++allocations_;
-    bytes_allocated_ += tensor.bytes();
+    bytes_allocated_ += bytes;
   }
 
   void count(const Move& move, Stats& counted) const {
@@ -456,8 +426,10 @@ class Engine : private Meanwhile {
   }
 
   CommState& comm_;
+  const Asked* asked_;
   std::span<const Description> batch_;
-  std::span<Outcome> outcomes_;
+  std::optional<Description> described_;  // what was asked for, where it is not like an earlier call
+  std::span<Outcome> outcomes_;           // of each operation
   const Site& site_;
   const int64_t call_;
   const Deadline deadline_;
@@ -476,14 +448,29 @@ class Engine : private Meanwhile {
 
 }  // namespace
 
+namespace {
+
+void run_batch(CommState& state, std::span<const Description> batch, std::span<Outcome> outcomes, const Site& site) {
+  if (batch.size() != 1) return Engine(state, nullptr, batch, outcomes, site).run();
+  const Asked asked = Asked::by(batch[0]);
+  Engine(state, &asked, batch, outcomes, site).run();
+}
+
+}  // namespace
+
 void execute_now(CommState& state, const Description& description, Outcome& outcome, const Site& site) {
   state.check_usable();
-  Engine(state, {&description, 1}, {&outcome, 1}, site).run();
+  run_batch(state, {&description, 1}, {&outcome, 1}, site);
 }
 
 void execute(Comm& comm, std::span<const Description> batch, std::span<Outcome> outcomes, const Site& site) {
   CommState& state = comm.state();
-  state.call([&] { Engine(state, batch, outcomes, site).run(); });
+  state.call([&] { run_batch(state, batch, outcomes, site); });
+}
+
+void execute(Comm& comm, const Asked& asked, Outcome& outcome, const Site& site) {
+  CommState& state = comm.state();
+  state.call([&] { Engine(state, &asked, {}, {&outcome, 1}, site).run(); });
 }
 
 std::shared_ptr<Task> start(Comm& comm, std::vector<Description> batch, const Site& site,
@@ -493,7 +480,7 @@ std::shared_ptr<Task> start(Comm& comm, std::vector<Description> batch, const Si
   return state.submit([&state, batch = std::move(batch), site, outcomes = std::move(outcomes)] {
     state.check_usable();
     outcomes->resize(batch.size());
-    Engine(state, batch, *outcomes, site).run();
+    run_batch(state, batch, *outcomes, site);
   });
 }
 

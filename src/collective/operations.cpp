@@ -9,6 +9,7 @@
 
 namespace tessera {
 
+using detail::Asked;
 using detail::Description;
 using detail::OpCode;
 using detail::Outcome;
@@ -18,6 +19,24 @@ namespace {
 Gathered gathered(Outcome& outcome) { return {std::move(outcome.tensor), std::move(outcome.sizes)}; }
 
 }  // namespace
+
+Asked Asked::by(const Description& d) {
+  return {d.op, &d.x, &d.out, d.dim, d.split_dim, d.root, d.reduction, d.scale, &d.sizes, &d.recv_sizes, &d};
+}
+
+Description Asked::describe() const {
+  if (whole != nullptr) return *whole;
+  return {.op = op,
+          .x = *x,
+          .out = out == nullptr ? Tensor() : *out,
+          .dim = dim,
+          .split_dim = split_dim,
+          .root = root,
+          .reduction = reduction,
+          .scale = scale,
+          .sizes = sizes == nullptr ? Sizes() : *sizes,
+          .recv_sizes = recv_sizes == nullptr ? Sizes() : *recv_sizes};
+}
 
 Description AllGather::describe(AllGather&& op) {
   const bool guesses = op.sizes_trusted && op.sizes.empty();
@@ -160,21 +179,29 @@ Comm detail::split(Comm& comm, int64_t color, int64_t key, const std::string& na
 namespace {
 
 template <class Op>
-typename Op::Result run_on(Comm& comm, const Tensor& x, Op&& op, const Site& site) {
-  detail::Description description = Op::describe(std::forward<Op>(op));
-  description.x = x;
+typename Op::Result ask(Comm& comm, const Asked& asked, const Site& site) {
   Outcome outcome;
-  detail::execute(comm, {&description, 1}, {&outcome, 1}, site);
+  detail::execute(comm, asked, outcome, site);
   return Op::result(std::move(outcome));
+}
+
+// Of one whose description says more than can be asked for in short.
+template <class Op>
+typename Op::Result run_on(Comm& comm, const Tensor& x, Op&& op, const Site& site) {
+  op.x = x;
+  return run(comm, std::forward<Op>(op), site);
 }
 
 }  // namespace
 
 Gathered all_gather(Comm& comm, const Tensor& x, AllGather op, const Site& site) {
-  return run_on(comm, x, std::move(op), site);
+  if (op.sizes_trusted) return run_on(comm, x, std::move(op), site);
+  return ask<AllGather>(
+      comm, {.op = OpCode::all_gather, .x = &x, .out = &op.out, .dim = op.dim, .scale = op.scale, .sizes = &op.sizes},
+      site);
 }
 Gathered all_gather(Comm& comm, const Tensor& x, int64_t dim, const Sizes& sizes, const Site& site) {
-  return run(comm, AllGather{.x = x, .dim = dim, .sizes = sizes}, site);
+  return ask<AllGather>(comm, {.op = OpCode::all_gather, .x = &x, .dim = dim, .sizes = &sizes}, site);
 }
 Parts all_gather_parts(Comm& comm, const Tensor& x, AllGatherParts op, const Site& site) {
   return run_on(comm, x, std::move(op), site);
@@ -183,51 +210,71 @@ Parts all_gather_parts(Comm& comm, const Tensor& x, int64_t dim, const Sizes& si
   return run(comm, AllGatherParts{.x = x, .dim = dim, .sizes = sizes}, site);
 }
 std::vector<Tensor> all_gather_same(Comm& comm, const Tensor& x, const Tensor& out, const Site& site) {
-  return run(comm, AllGatherSame{.x = x, .out = out}, site);
+  return ask<AllGatherSame>(comm, {.op = OpCode::all_gather_same, .x = &x, .out = &out}, site);
 }
 Sizes gather_sizes(Comm& comm, const Tensor& x, int64_t dim, const Site& site) {
-  return run(comm, GatherSizes{.x = x, .dim = dim}, site);
+  return ask<GatherSizes>(comm, {.op = OpCode::gather_sizes, .x = &x, .dim = dim}, site);
 }
 Tensor reduce_scatter(Comm& comm, const Tensor& x, ReduceScatter op, const Site& site) {
-  return run_on(comm, x, std::move(op), site);
+  return ask<ReduceScatter>(
+      comm,
+      {.op = OpCode::reduce_scatter, .x = &x, .out = &op.out, .dim = op.dim, .reduction = op.op, .sizes = &op.sizes},
+      site);
 }
 Tensor reduce_scatter(Comm& comm, const Tensor& x, int64_t dim, const Sizes& sizes, Reduction op, const Site& site) {
-  return run(comm, ReduceScatter{.x = x, .dim = dim, .sizes = sizes, .op = op}, site);
+  return ask<ReduceScatter>(comm, {.op = OpCode::reduce_scatter, .x = &x, .dim = dim, .reduction = op, .sizes = &sizes},
+                            site);
 }
 Tensor all_reduce(Comm& comm, const Tensor& x, Reduction op, const Tensor& out, const Site& site) {
-  return run(comm, AllReduce{.x = x, .op = op, .out = out}, site);
+  return ask<AllReduce>(comm, {.op = OpCode::all_reduce, .x = &x, .out = &out, .reduction = op}, site);
 }
 Gathered all_to_all(Comm& comm, const Tensor& x, AllToAll op, const Site& site) {
-  return run_on(comm, x, std::move(op), site);
+  return ask<AllToAll>(comm,
+                       {.op = OpCode::all_to_all,
+                        .x = &x,
+                        .out = &op.out,
+                        .dim = op.concat_dim,
+                        .split_dim = op.split_dim,
+                        .sizes = &op.sizes},
+                       site);
 }
 Gathered all_to_all(Comm& comm, const Tensor& x, int64_t split_dim, int64_t concat_dim, const Sizes& sizes,
                     const Site& site) {
-  return run(comm, AllToAll{.x = x, .split_dim = split_dim, .concat_dim = concat_dim, .sizes = sizes}, site);
+  return ask<AllToAll>(
+      comm, {.op = OpCode::all_to_all, .x = &x, .dim = concat_dim, .split_dim = split_dim, .sizes = &sizes}, site);
 }
 Gathered all_to_all_v(Comm& comm, const Tensor& x, AllToAllV op, const Site& site) {
-  return run_on(comm, x, std::move(op), site);
+  return ask<AllToAllV>(comm,
+                        {.op = OpCode::all_to_all_v,
+                         .x = &x,
+                         .out = &op.out,
+                         .dim = op.dim,
+                         .sizes = &op.send_sizes,
+                         .recv_sizes = &op.recv_sizes},
+                        site);
 }
 Gathered all_to_all_v(Comm& comm, const Tensor& x, const Sizes& send_sizes, const Sizes& recv_sizes, int64_t dim,
                       const Site& site) {
-  return run(comm, AllToAllV{.x = x, .send_sizes = send_sizes, .recv_sizes = recv_sizes, .dim = dim}, site);
+  return ask<AllToAllV>(
+      comm, {.op = OpCode::all_to_all_v, .x = &x, .dim = dim, .sizes = &send_sizes, .recv_sizes = &recv_sizes}, site);
 }
 Tensor broadcast(Comm& comm, const Tensor& x, int64_t root, const Tensor& out, const Site& site) {
-  return run(comm, Broadcast{.x = x, .root = root, .out = out}, site);
+  return ask<Broadcast>(comm, {.op = OpCode::broadcast, .x = &x, .out = &out, .root = root}, site);
 }
 Gathered scatter(Comm& comm, const Tensor& x, Scatter op, const Site& site) {
   return run_on(comm, x, std::move(op), site);
 }
 Gathered scatter(Comm& comm, const Tensor& x, int64_t root, int64_t dim, const Sizes& sizes, const Site& site) {
-  return run(comm, Scatter{.x = x, .root = root, .dim = dim, .sizes = sizes}, site);
+  return ask<Scatter>(comm, {.op = OpCode::scatter, .x = &x, .dim = dim, .root = root, .sizes = &sizes}, site);
 }
 Gathered gather(Comm& comm, const Tensor& x, Gather op, const Site& site) {
   return run_on(comm, x, std::move(op), site);
 }
 Gathered gather(Comm& comm, const Tensor& x, int64_t root, int64_t dim, const Site& site) {
-  return run(comm, Gather{.x = x, .root = root, .dim = dim}, site);
+  return ask<Gather>(comm, {.op = OpCode::gather, .x = &x, .dim = dim, .root = root}, site);
 }
 Tensor reduce(Comm& comm, const Tensor& x, int64_t root, Reduction op, const Tensor& out, const Site& site) {
-  return run(comm, Reduce{.x = x, .root = root, .op = op, .out = out}, site);
+  return ask<Reduce>(comm, {.op = OpCode::reduce, .x = &x, .out = &out, .root = root, .reduction = op}, site);
 }
 
 Tensor split(const Comm& comm, const Tensor& x, int64_t dim, const Sizes& sizes) {

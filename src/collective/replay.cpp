@@ -7,6 +7,7 @@
 
 namespace tessera {
 
+using detail::Asked;
 using detail::Description;
 
 namespace {
@@ -49,6 +50,7 @@ void Replay::note(int64_t call, const Description& d, const Site& site, int rank
   like_.note = nullptr;
   exchange_ = d.exchange == nullptr ? nullptr : *d.exchange;
   note_ = d.note == nullptr || d.exchange != nullptr ? "" : *d.note;
+  plain_ = fits_rest({});
   x_ = TensorForm::of(d.x);
   out_ = TensorForm::of(d.out);
   flat_bytes_ = d.x.defined() && d.x.is_contiguous() ? static_cast<size_t>(d.x.bytes()) : 0;
@@ -81,19 +83,28 @@ void Replay::put_handle(size_t at, const Handle& handle) {
   std::memcpy(&words_[at], handle.words, sizeof(handle.words));
 }
 
-bool Replay::fits(const Description& d, const Site& site) const {
-  if (!noted_ || d.op != like_.op || !x_.fits(d.x) || !out_.fits(d.out) || !d.parts.empty() || d.problem != nullptr ||
-      site.line() != line_ || site.file_name() != file_)
+bool Replay::fits(const Asked& asked, const Site& site) const {
+  if (!noted_ || asked.op != like_.op || site.line() != line_ || site.file_name() != file_) return false;
+  if (!x_.fits(*asked.x) || asked.has_out() != out_.defined) return false;
+  if (asked.has_out() &&
+      (!out_.fits(*asked.out) || !lie_apart(*asked.x, x_, *asked.out, out_) || asked.out->read_only()))
     return false;
-  if (!lie_apart(d.x, x_, d.out, out_) || d.out.read_only()) return false;
+  const auto same_sizes = [](const Sizes* now, const Sizes& before) {
+    return now == nullptr ? before.empty() : *now == before;
+  };
+  return asked.dim == like_.dim && asked.split_dim == like_.split_dim && asked.root == like_.root &&
+         same_bits(asked.scale, like_.scale) && asked.reduction.op == like_.reduction.op &&
+         same_bits(asked.reduction.factor, like_.reduction.factor) && same_sizes(asked.sizes, like_.sizes) &&
+         same_sizes(asked.recv_sizes, like_.recv_sizes) && (asked.whole == nullptr ? plain_ : fits_rest(*asked.whole));
+}
+
+bool Replay::fits_rest(const Description& d) const {
+  if (!d.parts.empty() || d.problem != nullptr) return false;
   // An exchange is the same only if it has the same name.
   if (d.exchange != nullptr ? *d.exchange != exchange_ : exchange_ != nullptr) return false;
   if (d.exchange == nullptr && (d.note == nullptr ? !note_.empty() : *d.note != note_)) return false;
-  return d.dim == like_.dim && d.split_dim == like_.split_dim && d.root == like_.root &&
-         same_bits(d.scale, like_.scale) && d.reduction.op == like_.reduction.op &&
-         same_bits(d.reduction.factor, like_.reduction.factor) && d.dtype == like_.dtype &&
-         d.extra[0] == like_.extra[0] && d.extra[1] == like_.extra[1] && d.flags == like_.flags &&
-         d.sizes == like_.sizes && d.recv_sizes == like_.recv_sizes;
+  return d.dtype == like_.dtype && d.extra[0] == like_.extra[0] && d.extra[1] == like_.extra[1] &&
+         d.flags == like_.flags;
 }
 
 Saying Replay::record(int64_t call, const Tensor& x, const Tensor& out, Transport& transport) {
@@ -116,13 +127,14 @@ Saying Replay::record(int64_t call, const Tensor& x, const Tensor& out, Transpor
   return saying;
 }
 
-Tensor Replay::recycled() {
+bool Replay::recycle(Tensor& result) {
   if (oldest_ == results_.size()) oldest_ = 0;
-  if (results_.empty() || results_[oldest_].owner().use_count() != 1) return {};
-  const Tensor& result = results_[oldest_++];
+  if (results_.empty() || results_[oldest_].owner().use_count() != 1) return false;
+  const Tensor& kept = results_[oldest_++];
   // What its last owner did with it comes before what is done now: use_count() does not say so, letting go of one does.
-  std::shared_ptr<void>(result.owner()).reset();
-  return result;
+  std::shared_ptr<void>(kept.owner()).reset();
+  result = kept;
+  return true;
 }
 
 void Replay::keep(const Tensor& result) {

@@ -35,14 +35,14 @@ class Replay {
   bool announces_result() const { return out_at_ != 0; }
 
   // Whether the record of this call is the noted one, but for its number and the elements.
-  bool fits(const detail::Description& description, const Site& site) const;
+  bool fits(const detail::Asked& asked, const Site& site) const;
   // That record. Its version, by which the others know it again without comparing, is the call in which it was noted.
   Saying record(int64_t call, const Tensor& x, const Tensor& out, Transport& transport);
   // Whether all ranks said the same as when it was noted, but for that.
   bool same(const RawRecords& said);
 
-  // The result of an earlier call, which nobody has any more, to be written again; undefined: there is none.
-  Tensor recycled();
+  // Makes `result` that of an earlier call, which nobody has any more, to be written again. False: there is none.
+  bool recycle(Tensor& result);
   // Such a result, for later.
   void keep(const Tensor& result);
 
@@ -54,6 +54,7 @@ class Replay {
   };
   static bool compare(const Heard& before, std::span<const std::byte> now);
 
+  bool fits_rest(const detail::Description& description) const;
   void note_handles(const Statement& mine);
   void put_handle(size_t at, const Handle& handle);
 
@@ -61,6 +62,7 @@ class Replay {
   bool inlined_ = false;
   size_t x_at_ = 0, out_at_ = 0;              // the words that say where they lie; 0: nobody reads them there
   detail::Description like_;                  // without memory
+  bool plain_ = false;                        // an Asked says all of it
   std::shared_ptr<const Exchange> exchange_;  // kept, so that no other one can lie in its place
   std::string note_;                          // where there is no exchange
   TensorForm x_, out_;

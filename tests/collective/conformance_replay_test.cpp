@@ -144,6 +144,41 @@ TEST_P(Again, EveryOperation) {
   });
 }
 
+// By a function, which copies nothing of what it is given, or as a description: one call, whoever asks how.
+TEST_P(Again, AskedForOrDescribed) {
+  on_ranks([](Comm& comm) {
+    const int n = comm.size();
+    for (int time = 0; time < 4 * kTimes; ++time) {
+      const bool described = (time / 4 + comm.rank()) % 3 == 0;
+      const bool largest = time % 12 == 11;
+      const Reduction op = largest ? ReduceOp::max : ReduceOp::sum;
+      Sizes sizes(static_cast<size_t>(n), 2);
+      if (time % 16 > 12 && n > 1) sizes.front() = 4, sizes.back() = 0;
+      const Tensor x = mine(comm, time, 2 * n);
+      const auto combined = [&](int64_t i) {
+        float total = 0;
+        for (int r = 0; r < n; ++r) total = largest ? value(r, time, i) : total + value(r, time, i);
+        return total;
+      };
+      const auto ask = [&] { return reduce_scatter(comm, x, 0, sizes, op, Site("one.cpp", 1)); };
+      const auto describe = [&] {
+        return run(comm, ReduceScatter{.x = x, .sizes = sizes, .op = op}, Site("one.cpp", 1));
+      };
+      const Tensor part = described ? describe() : ask();
+      int64_t row = 0;
+      for (int r = 0; r < comm.rank(); ++r) row += sizes[static_cast<size_t>(r)];
+      ASSERT_EQ(part.shape(), (Dims{sizes[static_cast<size_t>(comm.rank())], 3}));
+      for (int64_t i = 0; i < part.elements(); ++i) ASSERT_EQ(part.at<float>(i / 3, i % 3), combined(3 * row + i));
+      const Tensor whole = described ? run(comm, AllReduce{.x = x, .op = op}, Site("one.cpp", 2))
+                                     : all_reduce(comm, x, op, {}, Site("one.cpp", 2));
+      for (int64_t i = 0; i < whole.elements(); ++i) ASSERT_EQ(whole.at<float>(i / 3, i % 3), combined(i));
+    }
+    EXPECT_EQ(comm.stats().exchanges, 8 * kTimes);
+    EXPECT_EQ(comm.stats().calls, 8 * kTimes);
+    EXPECT_EQ(comm.stats().allocations, 8 * kTimes);
+  });
+}
+
 TEST_P(Again, ADisagreementIsFoundInTheMiddle) {
   on_ranks([](Comm& comm) {
     if (comm.size() == 1) return;

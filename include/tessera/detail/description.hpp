@@ -67,6 +67,26 @@ struct Description {
                                     // already: every rank is told
 };
 
+// One operation as it is asked for, of which nothing is copied: all that it takes to know that a call repeats an earlier
+// one, and to run it.
+struct Asked {
+  OpCode op = OpCode::none;
+  const Tensor* x = nullptr;  // never null
+  const Tensor* out = nullptr;
+  int64_t dim = 0;
+  int64_t split_dim = 0;
+  int64_t root = 0;
+  Reduction reduction = {};
+  double scale = 1;
+  const Sizes* sizes = nullptr;  // null: none
+  const Sizes* recv_sizes = nullptr;
+  const Description* whole = nullptr;  // where it has more fields than these
+
+  static Asked by(const Description& description);
+  Description describe() const;
+  bool has_out() const { return out != nullptr && out->defined(); }
+};
+
 struct Outcome {
   Tensor tensor;
   std::vector<Tensor> parts;
@@ -77,6 +97,8 @@ struct Outcome {
 // Agrees on all of them at once, runs them together, and sets outcomes[i] to
 // what came of batch[i]. Collective.
 void execute(Comm& comm, std::span<const Description> batch, std::span<Outcome> outcomes, const Site& site);
+// The same for one; what is asked for need last until it returns only.
+void execute(Comm& comm, const Asked& asked, Outcome& outcome, const Site& site);
 // Comm::split(), with a name for the new communicator.
 Comm split(Comm& comm, int64_t color, int64_t key, const std::string& name, const Site& site);
 // One of several that belong together, from within CommState::call() or the worker.
