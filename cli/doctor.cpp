@@ -169,9 +169,9 @@ Section ways_of_moving(const Attach& attach) {
     chosen.remedy = "unset TESSERA_SHM_WAY, unless this is a test";
   }
   const Check small{"small", Mark::ok,
-                    fmt::format("up to {}: travels within the announcement, with no second wait; from the shared "
-                                "heap up to {}",
-                                kib(kInlineBytes), kib(kInlineBytes / 2)),
+                    fmt::format("up to {}: travels within the announcement, with no second wait; what is not in the "
+                                "shared heap, up to {}",
+                                kib(kInlineBytes), kib(kInlineUnsharedBytes)),
                     ""};
   const Check heap{"shared heap", Mark::ok, "any size: peers read it in place", ""};
   const std::string reason = attach.admitted == 0 ? "beyond, the kernel reads it out of the rank's memory: one copy"

@@ -28,9 +28,10 @@
 
 namespace tessera {
 
-inline constexpr size_t kInlineBytes = 8192;  // of elements that travel within a record, at most
-inline constexpr size_t kRecordBytes =
-    kInlineBytes + 2048;                       // of one that needs one step only; longer ones take several
+// Of elements that travel within a record, at most; and of such as peers could not read where they are.
+inline constexpr size_t kInlineBytes = 8192, kInlineUnsharedBytes = 12288;
+// Of a record that needs one step only; longer ones take several.
+inline constexpr size_t kRecordBytes = kInlineUnsharedBytes + 2048;
 inline constexpr size_t kVerdictBytes = 8192;  // longest text of a verdict
 inline constexpr size_t kMostRanks = 4096;
 

@@ -11,8 +11,8 @@ namespace {
 
 TEST(LongRecords, OfAllToAllVOn96Ranks) {
   constexpr int kRanks = 96;
-  // Eight of them in one batch, with sizes given on both ends: sixteen lists of 96 words.
-  static_assert(16 * kRanks * sizeof(int64_t) > kRecordBytes);
+  // Ten of them in one batch, with sizes given on both ends: twenty lists of 96 words.
+  static_assert(20 * kRanks * sizeof(int64_t) > kRecordBytes);
   run(kRanks, [](Comm& comm) {
     const int64_t me = comm.rank();
     Sizes send, receive;
@@ -24,7 +24,7 @@ TEST(LongRecords, OfAllToAllVOn96Ranks) {
     const Tensor x = Tensor::full(DType::i32, {rows}, me);
     const AllToAllV op{.x = x, .send_sizes = send, .recv_sizes = receive};
     for (int round = 0; round < 2; ++round) {
-      for (const Gathered& got : run(comm, std::vector(8, op))) {
+      for (const Gathered& got : run(comm, std::vector(10, op))) {
         ASSERT_EQ(got.sizes, receive);
         int64_t at = 0;
         for (int64_t from = 0; from < kRanks; ++from) {
@@ -38,9 +38,9 @@ TEST(LongRecords, OfAllToAllVOn96Ranks) {
 }
 
 // Rank 1 gives no outputs, so its record is shorter by a step than the others'.
-TEST(LongRecords, OfABatchOf40) {
+TEST(LongRecords, OfABatchOf60) {
   run(3, [](Comm& comm) {
-    std::vector<AllGather> ops(40);
+    std::vector<AllGather> ops(60);
     for (size_t i = 0; i < ops.size(); ++i) {
       ops[i].x = Tensor::full(DType::i64, {comm.rank() + 1}, static_cast<int64_t>(i) * 10 + comm.rank());
       if (comm.rank() != 1) ops[i].out = Tensor::empty(DType::i64, {6});
@@ -48,7 +48,7 @@ TEST(LongRecords, OfABatchOf40) {
     comm.reset_stats();
     const auto results = run(comm, ops);
     const Stats stats = comm.stats();
-    EXPECT_EQ(stats.calls, 40);
+    EXPECT_EQ(stats.calls, 60);
     EXPECT_EQ(stats.exchanges, 1);
     EXPECT_EQ(stats.moves, 1);
     for (size_t i = 0; i < ops.size(); ++i) {

@@ -82,13 +82,18 @@ TEST(Ways, OrdinaryMemoryIsReadByTheKernelOrStaged) {
 
 TEST(Ways, LittleOrdinaryMemoryIsStaged) {
   run_processes_well(2, [](Comm& comm) {
-    const Tensor x = Tensor::empty(DType::f32, {3000});
+    const Tensor x = Tensor::empty(DType::f32, {3500});
     check_gather(comm, x);
     EXPECT_EQ(comm.stats().bytes_attached, 0);
     EXPECT_EQ(comm.stats().bytes_staged, x.bytes());
-    // Still less goes with the announcement itself.
+    // Still less goes with the announcement itself, also where only one rank has more than is taken from the heap.
     comm.reset_stats();
-    check_gather(comm, Tensor::empty(DType::f32, {200}));
+    for (const int64_t elements : {200, 2000, 3000, 3072}) {
+      check_gather(comm, Tensor::empty(DType::f32, {elements}));
+      check_gather(comm, Tensor::empty(DType::f32, {comm.rank() == 0 ? elements : 100}));
+      check_gather(comm,
+                   comm.rank() == 0 ? Tensor::empty(DType::f32, {elements}) : comm.allocate(DType::f32, {elements}));
+    }
     EXPECT_EQ(comm.stats().bytes_attached + comm.stats().bytes_staged, 0);
   });
 }

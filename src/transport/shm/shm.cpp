@@ -80,6 +80,11 @@ bool ShmTransport::all_can_attach() const {
                      [&](int member) { return world_->can_read(member, world_->rank()); });
 }
 
+size_t ShmTransport::inline_bytes(const Tensor& tensor, bool alike) const {
+  const bool shared = alike || world_->heap().offset_of(tensor.data()) >= 0;
+  return shared ? BoardTransport::inline_bytes(tensor, alike) : kInlineUnsharedBytes;
+}
+
 Handle ShmTransport::handle_of(const Tensor& tensor, bool written) {
   std::unique_ptr<Mirror> mirror;
   const Handle handle = announce(tensor, written, mirror);

@@ -31,6 +31,8 @@ class ShmTransport : public BoardTransport, private Mourner {
   ShmTransport(std::shared_ptr<World> world, std::vector<int> members, uint64_t board_at, Probe probe);
   ~ShmTransport() override;
 
+  // Of other memory more than of the heap: it would have to be copied in any case, and then be waited for.
+  size_t inline_bytes(const Tensor& tensor, bool alike) const override;
   Handle handle_of(const Tensor& tensor, bool written) override;
   Tensor allocate(DType dtype, const Dims& shape) override;
   void exchange(const Saying& mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
