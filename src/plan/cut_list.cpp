@@ -38,7 +38,10 @@ void CutLists::finish(CutList& list) const {
   list.largest = 0;
   list.even = true;
   for (size_t i = 0; i < list.pieces(); ++i) {
-    list.largest = std::max(list.largest, list.piece(i));
+    if (list.piece(i) > list.largest) {
+      list.largest = list.piece(i);
+      list.fullest = i;
+    }
     list.even = list.even && list.piece(i) == list.piece(0);
   }
   list.places.resize(list.pieces() * list.depth());

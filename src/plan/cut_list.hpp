@@ -25,6 +25,7 @@ struct CutList {
   std::vector<int64_t> offsets;              // of its pieces
   std::vector<int32_t> places;               // a coordinate on each of the axes, for each piece
   double largest = 0;                        // piece
+  size_t fullest = 0;                        // its number, the first where several are as large
   bool even = true;                          // all pieces are as large
 
   size_t depth() const { return axes.size(); }

@@ -17,7 +17,11 @@ std::pair<size_t, size_t> meets(const CutList& list, int64_t begin, int64_t end)
 }  // namespace
 
 ExchangePricer::ExchangePricer(Graph& graph, double base_us)
-    : graph_(graph), base_us_(base_us), axes_(graph.axes()), sizes_(axes_) {
+    : graph_(graph),
+      base_us_(base_us),
+      axes_(graph.axes()),
+      sizes_(axes_),
+      slow_first_(graph.by_speed().rbegin(), graph.by_speed().rend()) {
   size_t stride = 1;
   for (size_t a = axes_; a-- > 0;) {
     sizes_[a] = graph.mesh().size(graph.mesh_axis(a));
@@ -35,7 +39,7 @@ ExchangePricer::ExchangePricer(Graph& graph, double base_us)
 
 // The same as Exchange finds; see there.
 void ExchangePricer::find_roles(const Node& before, const Node& after) {
-  turns_ = 1;
+  turns_ = free_receivers_ = 1;
   reduces_ = false;
   kept_bits_ = replica_bits_ = 0;
   const auto cuts_dim = [&](const Node& node, size_t d) { return graph_.lists()[node.list[d]].depth() > 0; };
@@ -63,6 +67,7 @@ void ExchangePricer::find_roles(const Node& before, const Node& after) {
     fixed_source_[a] = source_[a] == Source::fixed ? graph_.at_index(before, a) : 0;
     fixed_target_[a] = at ? graph_.at_index(after, a) : 0;
     if (source_[a] == Source::turns) turns_ *= sizes_[a];
+    if (target_[a] == Target::free) free_receivers_ *= sizes_[a];
     reduces_ = reduces_ || source_[a] == Source::reduced;
     if (kept_[a]) kept_bits_ |= bits_of(a);
     if (p == Code::replica) replica_bits_ |= bits_of(a);
@@ -108,13 +113,18 @@ void ExchangePricer::work_out(const Meeting& dim, size_t piece) {
     Spot holder;
     const int32_t* place = from.places.data() + k * from.depth();
     for (const uint8_t a : from.axes) holder = holder + spot(a, *place++);
-    shared_.push_back({static_cast<double>(shared), holder, k});
+    const auto [to_first, to_behind] = meets(*dim.to, from.offsets[k], from.offsets[k + 1]);
+    shared_.push_back({static_cast<double>(shared), holder, static_cast<int64_t>(to_behind - to_first),
+                       static_cast<int64_t>(piece - to_first)});
   }
   range.end = shared_.size();
 }
 
 void ExchangePricer::set(const Node& before, const Node& after) {
+  before_ = &before;
+  after_ = &after;
   find_roles(before, after);
+  if (turns_ == 1) return;
   find_terms();
   dims_.clear();
   whole_.clear();
@@ -139,25 +149,21 @@ bool ExchangePricer::gets_value() const {
   return true;
 }
 
-inline void ExchangePricer::take(double elements, Spot holder) {
-  if (turns_ > 1) {
-    if (((holder.bits ^ receiver_spot_.bits) & ~replica_bits_) == 0) return;  // it has it itself
-    holder = holder + turn();
+inline void ExchangePricer::take(double elements, Spot holder, int64_t number) {
+  const Spot turn = number == 0 ? first_turn_ : turn_of(number * free_receivers_ + free_number_);
+  for (const Spot& term : terms_) {
+    Spot sender = holder + term;
+    if (((sender.bits ^ receiver_spot_.bits) & ~replica_bits_) == 0) continue;  // it has it itself
+    sender = sender + turn;
+    const size_t way = slowest_between(sender, receiver_spot_);
+    const double latency = latency_[way];
+    received_.latency += latency;
+    received_.bytes[way] += elements;
+    if (!for_senders_) continue;
+    Load& sent = sent_[sender.number];
+    sent.latency += latency;
+    sent.bytes[way] += elements;
   }
-  const uint64_t differs = holder.bits ^ receiver_spot_.bits;
-  if (differs == 0) return;
-  const size_t way = axis_of_bit_[static_cast<size_t>(std::bit_width(differs)) - 1];  // the slowest
-  const double latency = latency_[way];
-  received_.latency += latency;
-  received_.bytes[way] += elements;
-  if (!for_senders_) return;
-  Load& sent = sent_[holder.number];
-  sent.latency += latency;
-  sent.bytes[way] += elements;
-}
-
-inline void ExchangePricer::take_terms(double elements, Spot holder) {
-  for (const Spot& term : terms_) take(elements, holder + term);
 }
 
 size_t ExchangePricer::number_in(const CutList& list) const {
@@ -186,36 +192,30 @@ ExchangePricer::Load ExchangePricer::receive(bool for_senders) {
   double elements = graph_.element_bytes();
   for (const CutList* list : whole_) elements *= list->piece(number_in(*list));
   if (elements == 0) return received_;
-  if (dims_.empty()) take_terms(elements, holder);
-  else pieces(0, elements, holder);
+  free_number_ = 0;
+  for (size_t a = 0; a < axes_; ++a) {
+    if (target_[a] == Target::free) free_number_ = free_number_ * sizes_[a] + receiver_[a];
+  }
+  first_turn_ = turn_of(free_number_);
+  if (dims_.empty()) take(elements, holder, 0);
+  else pieces(0, elements, holder, 0);
   return received_;
 }
 
-void ExchangePricer::pieces(size_t d, double elements, Spot holder) {
+// Replicas take turns by the number of the receiver among all that need the piece.
+void ExchangePricer::pieces(size_t d, double elements, Spot holder, int64_t number) {
   const Meeting& dim = *dims_[d];
   const Range range = ranges_[dim.of_first + to_number_[d]];
   for (size_t i = range.begin; i < range.end; ++i) {
     const Shared& shared = shared_[i];
     if (((shared.holder.bits ^ receiver_spot_.bits) & kept_bits_ & dim.bits) != 0) continue;
-    from_number_[d] = shared.from;
-    if (d + 1 == dims_.size()) take_terms(elements * shared.elements, holder + shared.holder);
-    else pieces(d + 1, elements * shared.elements, holder + shared.holder);
+    const int64_t here = number * shared.receivers + shared.number;
+    if (d + 1 == dims_.size()) take(elements * shared.elements, holder + shared.holder, here);
+    else pieces(d + 1, elements * shared.elements, holder + shared.holder, here);
   }
 }
 
-// Replicas take turns by the number of the receiver among all that need the piece.
-ExchangePricer::Spot ExchangePricer::turn() const {
-  int64_t number = 0;
-  for (size_t d = 0; d < dims_.size(); ++d) {
-    const Meeting& dim = *dims_[d];
-    if (dim.to->depth() == 0) continue;
-    const int64_t* piece = dim.from->offsets.data() + from_number_[d];
-    const auto [first, behind] = meets(*dim.to, piece[0], piece[1]);
-    number = number * static_cast<int64_t>(behind - first) + static_cast<int64_t>(to_number_[d] - first);
-  }
-  for (size_t a = 0; a < axes_; ++a) {
-    if (target_[a] == Target::free) number = number * sizes_[a] + receiver_[a];
-  }
+ExchangePricer::Spot ExchangePricer::turn_of(int64_t number) const {
   int64_t left = number % turns_;
   Spot turn;
   for (size_t a = axes_; a-- > 0;) {
@@ -237,40 +237,114 @@ double ExchangePricer::us_of(const Load& load, bool receives) const {
   return us;
 }
 
+void ExchangePricer::set_receiver(const CutList& list, size_t piece) {
+  const int32_t* place = list.places.data() + piece * list.depth();
+  for (const uint8_t a : list.axes) receiver_[a] = *place++;
+}
+
+// The first of the replicas of the largest piece serves every turns_-th of those that need it.
+ExchangePricer::Load ExchangePricer::sent_by_fullest() {
+  Spot sender;
+  std::array<int64_t, kMaxPlanAxes> at = {};
+  for (const Meeting* dim : dims_) {
+    const int32_t* place = dim->from->places.data() + dim->from->fullest * dim->from->depth();
+    for (const uint8_t a : dim->from->axes) at[a] = *place++;
+  }
+  int64_t receivers = free_receivers_;
+  for (size_t a = 0; a < axes_; ++a) {
+    if (source_[a] == Source::fixed) at[a] = fixed_source_[a];
+    sender = sender + spot(a, at[a]);
+    receiver_[a] = target_[a] == Target::fixed ? fixed_target_[a] : at[a];
+  }
+  std::array<std::pair<size_t, size_t>, kMaxDims> needed;
+  for (size_t d = 0; d < dims_.size(); ++d) {
+    const int64_t* piece = dims_[d]->from->offsets.data() + dims_[d]->from->fullest;
+    if (piece[0] == piece[1]) return {};
+    needed[d] = meets(*dims_[d]->to, piece[0], piece[1]);
+    receivers *= static_cast<int64_t>(needed[d].second - needed[d].first);
+  }
+  Load load;
+  for (int64_t number = 0; number < receivers; number += turns_) {
+    int64_t left = number;
+    for (size_t a = axes_; a-- > 0;) {
+      if (target_[a] != Target::free) continue;
+      receiver_[a] = left % sizes_[a];
+      left /= sizes_[a];
+    }
+    double elements = graph_.element_bytes();
+    for (size_t d = dims_.size(); d-- > 0;) {
+      const CutList &from = *dims_[d]->from, &to = *dims_[d]->to;
+      const auto count = static_cast<int64_t>(needed[d].second - needed[d].first);
+      const size_t piece = needed[d].first + static_cast<size_t>(left % count);
+      left /= count;
+      set_receiver(to, piece);
+      elements *= static_cast<double>(std::min(to.offsets[piece + 1], from.offsets[from.fullest + 1]) -
+                                      std::max(to.offsets[piece], from.offsets[from.fullest]));
+    }
+    for (const CutList* list : whole_) elements *= list->piece(number_in(*list));
+    Spot receiver;
+    for (size_t a = 0; a < axes_; ++a) receiver = receiver + spot(a, receiver_[a]);
+    const uint64_t differs = sender.bits ^ receiver.bits;
+    if (elements <= 0 || (differs & ~replica_bits_) == 0) continue;  // or it has it itself
+    const size_t way = slowest_between(sender, receiver);
+    load.latency += latency_[way];
+    load.bytes[way] += elements;
+  }
+  return load;
+}
+
 double ExchangePricer::bound() {
+  if (turns_ == 1) return bound_by_sums();
   for (size_t a = 0; a < axes_; ++a) {
     receiver_[a] = target_[a] == Target::fixed               ? fixed_target_[a]
                    : kept_[a] && source_[a] == Source::fixed ? fixed_source_[a]
                                                              : 0;
   }
-  return us_of(receive(false), true);
+  for (size_t d = 0; d < graph_.ndim(); ++d) {
+    const CutList& list = graph_.lists()[after_->list[d]];
+    set_receiver(list, list.fullest);
+  }
+  const double received = us_of(receive(false), true);
+  return std::max(received, us_of(sent_by_fullest(), false));
+}
+
+bool ExchangePricer::weigh(const Load& load, bool receives, double most_us) {
+  const auto is_less = [&] {
+    if (load.latency > heaviest_.latency) return false;
+    for (size_t a = 0; a < axes_; ++a) {
+      if (load.bytes[a] > heaviest_.bytes[a]) return false;
+    }
+    return true;
+  };
+  if (is_less()) return true;  // curves do not fall
+  const double us = us_of(load, receives);
+  double bytes = 0;
+  for (size_t a = 0; a < axes_; ++a) bytes += load.bytes[a];
+  if (us >= most_.us) heaviest_ = load;
+  most_.us = std::max(most_.us, us);
+  most_.bytes = std::max(most_.bytes, bytes);
+  return most_.us <= most_us;
 }
 
 PricedExchange ExchangePricer::price(double most_us) {
-  PricedExchange most{base_us_, 0};
-  if (most.us > most_us) return {kNever, 0};
-  Load last;
-  const auto weigh = [&](const Load& load, bool receives) {
-    if (load == last) return true;
-    last = load;
-    double bytes = 0;
-    for (size_t a = 0; a < axes_; ++a) bytes += load.bytes[a];
-    most.us = std::max(most.us, us_of(load, receives));
-    most.bytes = std::max(most.bytes, bytes);
-    return most.us <= most_us;
-  };
+  if (base_us_ > most_us) return {kNever, 0};
+  return turns_ == 1 ? price_by_sums(most_us) : price_one_by_one(most_us);
+}
+
+PricedExchange ExchangePricer::price_one_by_one(double most_us) {
+  most_ = {base_us_, 0};
+  heaviest_ = {};
   const auto ranks = static_cast<size_t>(graph_.mesh().size());
   sent_.assign(ranks, Load());
   for (size_t r = 0; r < ranks; ++r) {
     set_receiver(r);
-    if (!gets_value()) continue;
-    if (!weigh(receive(true), true)) return {kNever, 0};
+    if (gets_value() && !weigh(receive(true), true, most_us)) return {kNever, 0};
   }
-  last = {};
+  heaviest_ = {};
   for (const Load& sent : sent_) {
-    if (!weigh(sent, false)) return {kNever, 0};
+    if (!weigh(sent, false, most_us)) return {kNever, 0};
   }
-  return most;
+  return most_;
 }
 
 }  // namespace tessera

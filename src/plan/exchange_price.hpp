@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "plan/graph.hpp"
+#include "plan/share_table.hpp"
 
 namespace tessera {
 
@@ -20,6 +21,7 @@ class ExchangePricer {
  public:
   ExchangePricer(Graph& graph, double base_us);
 
+  // Both outlive what is asked of the pair.
   void set(const Node& before, const Node& after);
   // What one receiver pays: no more than the whole. That of the place which has most.
   double bound();
@@ -39,8 +41,8 @@ class ExchangePricer {
   // Which pieces of the source meet a piece of the target, in one dimension.
   struct Shared {
     double elements;
-    Spot holder;  // by the axes that cut the dimension
-    size_t from;  // the source's piece
+    Spot holder;                // by the axes that cut the dimension
+    int64_t receivers, number;  // pieces of the target that the source's meets, and which of them this one is
   };
   struct Meeting {
     const CutList *from = nullptr, *to = nullptr;
@@ -53,7 +55,6 @@ class ExchangePricer {
   struct Load {
     double latency = 0;
     std::array<double, kMaxPlanAxes> bytes = {};
-    friend bool operator==(const Load&, const Load&) = default;
   };
 
   void find_roles(const Node& before, const Node& after);
@@ -67,15 +68,42 @@ class ExchangePricer {
     return (std::bit_ceil(static_cast<uint64_t>(sizes_[axis])) - 1) << shift_[axis];
   }
   bool gets_value() const;
+  Load sent_by_fullest();
+  void set_receiver(const CutList& list, size_t piece);
   // What the receiver at hand gets; adds to what its senders send, where that is asked.
   Load receive(bool for_senders);
-  void pieces(size_t d, double elements, Spot holder);
-  void take_terms(double elements, Spot holder);
-  void take(double elements, Spot holder);
-  Spot turn() const;
+  void pieces(size_t d, double elements, Spot holder, int64_t number);
+  void take(double elements, Spot holder, int64_t number);
+  Spot turn_of(int64_t number) const;
+  size_t slowest_between(const Spot& one, const Spot& other) const {  // axis on which they differ
+    return axis_of_bit_[static_cast<size_t>(std::bit_width(one.bits ^ other.bits)) - 1];
+  }
   size_t number_in(const CutList& list) const;  // of the receiver's piece
   double us_of(const Load& load, bool receives) const;
+  // Whether it is within most_us.
+  bool weigh(const Load& load, bool receives, double most_us);
   void set_receiver(size_t index);
+  PricedExchange price_one_by_one(double most_us);
+
+  // The receivers or the senders of the pair at hand, where no replicas take turns.
+  struct Side {
+    std::array<ShareTable*, kMaxDims> tables = {};  // of dimensions that make a difference
+    size_t dims = 0;
+    std::array<double, kMaxPlanAxes + 1> peers = {}, bytes = {};  // what all tables' entries multiply, by level
+    std::array<int64_t, kMaxPlanAxes> at = {};                    // the first of them
+    std::array<int64_t, kMaxPlanAxes> others_at = {};             // -1: not at one place of that axis
+    std::array<uint8_t, kMaxPlanAxes> varying = {};               // axes on which loads may differ
+    size_t varies = 0;
+  };
+  using Entries = std::array<const double*, kMaxDims>;  // by table
+  ShareTable& table(int own, int other, uint32_t agreed);
+  void find_side(bool receives);
+  Entries entries_here() const;
+  Load load_at(const Entries& entries) const;
+  template <class Fn>
+  bool for_each_load(bool receives, Fn&& fn);
+  double bound_by_sums();
+  PricedExchange price_by_sums(double most_us);
 
   Graph& graph_;
   double base_us_;
@@ -88,8 +116,14 @@ class ExchangePricer {
   std::unordered_map<uint64_t, Meeting> meetings_;  // by the two lists
   std::vector<Range> ranges_;                       // of all of them
   std::vector<Shared> shared_;
+  std::vector<uint8_t> slow_first_;
+  std::unordered_map<uint64_t, ShareTable> tables_;  // by the two lists, and what agrees
 
   // Of the pair at hand.
+  const Node *before_ = nullptr, *after_ = nullptr;
+  Side side_;
+  PricedExchange most_;
+  Load heaviest_;  // of those that were weighed
   std::array<Source, kMaxPlanAxes> source_ = {};
   std::array<Target, kMaxPlanAxes> target_ = {};
   std::array<bool, kMaxPlanAxes> kept_ = {};
@@ -99,13 +133,15 @@ class ExchangePricer {
   std::vector<Spot> terms_;                    // what each term of a sum adds; one where there is none
   uint64_t kept_bits_ = 0, replica_bits_ = 0;  // of axes on which everyone keeps its own part; that hold replicas
   int64_t turns_ = 1;
+  int64_t free_receivers_ = 1;  // of each piece, by the axes that have nothing to do with the source's cuts
   bool reduces_ = false;
 
   std::array<int64_t, kMaxPlanAxes> receiver_ = {};
-  Spot receiver_spot_;
+  Spot receiver_spot_, first_turn_;
+  int64_t free_number_ = 0;
   Load received_;
   bool for_senders_ = false;
-  std::array<size_t, kMaxDims> to_number_ = {}, from_number_ = {};  // of the pieces at hand
+  std::array<size_t, kMaxDims> to_number_ = {};  // of the pieces at hand
   std::vector<Load> sent_;
 };
 

@@ -210,6 +210,14 @@ double Graph::box_at(const Node& node, const Dims& coordinate) const {
   return elements;
 }
 
+bool Graph::next_place(Dims& coordinate) const {
+  for (size_t a = sizes_.size(); a-- > 0;) {
+    if (++coordinate[mesh_axes_[a]] < sizes_[a]) return true;
+    coordinate[mesh_axes_[a]] = 0;
+  }
+  return false;
+}
+
 bool Graph::is_even_handed(const Node& node) const {
   for (size_t a = 0; a < sizes_.size(); ++a) {
     if (node.code[a] == Code::at_source || node.code[a] == Code::at_target) return false;

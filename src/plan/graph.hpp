@@ -57,6 +57,7 @@ class Graph {
   // Elements that a rank holds: of the place with most; of one place. 0 beside an At.
   double largest_box(const Node& node) const;
   double box_at(const Node& node, const Dims& coordinate) const;
+  bool next_place(Dims& coordinate) const;      // in the mesh; false behind the last
   bool is_even_handed(const Node& node) const;  // no rank has more than the one at 0, 0, …
   // Whether what stays pending may be reduced and become pending again: where no bit of a sum depends on its order.
   bool may_reenter() const { return order_ == Order::any && carried_axes_ != 0; }

@@ -126,12 +126,17 @@ Edge Graph::exchange_move(const Node& before, const Node& after, size_t a, size_
     left = within;
   }
   double most_us = 0;
+  GroupExchange::Load heaviest = {};
   const auto weigh = [&](const GroupExchange::Load& bytes) {
+    bool is_more = false;
+    for (size_t i = 0; i < tail; ++i) is_more = is_more || bytes[i] > heaviest[i];
+    if (!is_more) return;  // curves do not fall
     double us = 0, all = 0;
     for (size_t i = 0; i < tail; ++i) {
       us += links_[slow_first[i]].of_exchange()(bytes[i]);
       all += bytes[i];
     }
+    if (us >= most_us) heaviest = bytes;
     most_us = std::max(most_us, us);
     known.bytes = std::max(known.bytes, all);
   };

@@ -84,10 +84,16 @@ Search::Search(const Layout& from, const Layout& to, const Dims& shape, DType dt
   }
   for (const int64_t extent : shape) even = even && extent % one_.mesh().size() == 0;
   if (!even) uneven_ = 1 - 1 / static_cast<double>(fewest);
-  const auto is_chunked = [](const Placement& p) {
-    return p.kind == Placement::Kind::replicate || (p.kind == Placement::Kind::shard && p.sizes.empty());
+  const auto is_chunked = [&](const Layout& layout) {
+    for (size_t a = 0; a < one_.axes(); ++a) {
+      const Placement& p = layout.placements()[one_.mesh_axis(a)];
+      const bool chunks = p.kind == Placement::Kind::shard && p.sizes.empty();
+      const bool near = p.kind == Placement::Kind::at && place_in_speed_[a] == 0;  // all its places are neighbours
+      if (p.kind != Placement::Kind::replicate && !chunks && !near) return false;
+    }
+    return true;
   };
-  chunked_ = std::ranges::all_of(from.placements(), is_chunked) && std::ranges::all_of(to.placements(), is_chunked);
+  chunked_ = is_chunked(from) && is_chunked(to);
 }
 
 int Search::visit_of(int graph, const Node& node) {
@@ -332,20 +338,24 @@ double Search::peak(int from, int to, const Edge& edge) {
   Graph &x = graph(before.graph), &y = graph(after.graph);
   const bool first = before.node.key == one_.source().key && before.graph == 0;
   const double middle = edge.kind == StepKind::all_reduce ? halfway(x, before.node, edge.axes) : 0;
-  const auto at = [&](int rank) {
-    const auto here = from_.mesh().coordinate(rank), there = x.mesh().coordinate(rank),
-               then = y.mesh().coordinate(rank);
-    const double input = here ? one_.box_at(one_.source(), *here) : 0;
-    const double in = middle > 0 ? middle : there && !first ? x.box_at(before.node, *there) : 0;
-    return input + in + (then ? y.box_at(after.node, *then) : 0);
+  const auto at = [&](const Dims* here, const Dims* there, const Dims* then) {
+    const double input = here != nullptr ? one_.box_at(one_.source(), *here) : 0;
+    const double in = middle > 0 ? middle : there != nullptr && !first ? x.box_at(before.node, *there) : 0;
+    return input + in + (then != nullptr ? y.box_at(after.node, *then) : 0);
   };
+  if (one_mesh_) {
+    const bool even = x.is_even_handed(one_.source()) && x.is_even_handed(before.node) && x.is_even_handed(after.node);
+    Dims place = Dims::filled(x.mesh().ndim(), 0);
+    double most = at(&place, &place, &place);
+    while (!even && x.next_place(place)) most = std::max(most, at(&place, &place, &place));
+    return most * one_.element_bytes();
+  }
   double most = 0;
-  if (one_mesh_ && x.is_even_handed(one_.source()) && x.is_even_handed(before.node) && x.is_even_handed(after.node)) {
-    most = at(from_.mesh().rank_at(Dims::filled(from_.mesh().ndim(), 0)));
-  } else {
-    for (const int rank : from_.mesh().ranks()) most = std::max(most, at(rank));
-    if (!one_mesh_) {
-      for (const int rank : to_.mesh().ranks()) most = std::max(most, at(rank));
+  for (const Mesh* mesh : {&from_.mesh(), &to_.mesh()}) {
+    for (const int rank : mesh->ranks()) {
+      const auto here = from_.mesh().coordinate(rank), there = x.mesh().coordinate(rank),
+                 then = y.mesh().coordinate(rank);
+      most = std::max(most, at(here ? &*here : nullptr, there ? &*there : nullptr, then ? &*then : nullptr));
     }
   }
   return most * one_.element_bytes();

@@ -64,7 +64,7 @@ class Search {
   };
   void find_places();
   double held_at(const Visit& visit, const Dims& coordinate, const Place& place);
-  double held_near(const Visit& visit, const Place& place, size_t fast);
+  double missing_near(const Visit& visit, const Place& place, size_t fast, bool of_all);
   double missing_at_first(int from, int to, double terms);
   double best() const { return visits_[static_cast<size_t>(target_)].cost; }
   void run(Mode mode);

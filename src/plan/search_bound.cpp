@@ -39,40 +39,46 @@ void Search::find_places() {
   }
 }
 
-// What the ranks that differ from a place on the `fast` fastest axes only hold together of that place's part of the target.
-double Search::held_near(const Visit& visit, const Place& place, size_t fast) {
+// What the ranks that differ from a place on the `fast` fastest axes only miss together of what they then have together:
+// of the place's part of the target, or of all their parts.
+double Search::missing_near(const Visit& visit, const Place& place, size_t fast, bool of_all) {
   const Node& end = visits_[static_cast<size_t>(target_)].node;
   const auto is_fast = [&](size_t a) { return place_in_speed_[a] < fast; };
+  double held = 1, wanted = 1;
   for (size_t a = 0; a < one_.axes(); ++a) {
     const Code code = visit.node.code[a];
     if (is_fast(a) || code == Code::replica || code == Code::cut) continue;
     const bool at = code == Code::at_source || code == Code::at_target;
-    if (at ? one_.at_index(visit.node, a) != place.at[one_.mesh_axis(a)] : code != end.code[a]) return 0;
+    if (at ? one_.at_index(visit.node, a) != place.at[one_.mesh_axis(a)] : code != end.code[a]) held = 0;
   }
-  double elements = 1;
-  for (size_t d = 0; d < shape_.size(); ++d) {
-    const CutList& list = one_.lists()[visit.node.list[d]];
-    const Interval wanted = place.wanted[d];
-    if (std::ranges::all_of(list.axes, is_fast)) {  // they hold all of it
-      elements *= static_cast<double>(wanted.end - wanted.begin);
-      continue;
-    }
-    int64_t held = 0;
-    const auto add = [&](auto& self, size_t i, size_t number) -> void {
-      if (i == list.depth()) {
-        const int64_t first = std::max(wanted.begin, list.offsets[number]);
-        held += std::max<int64_t>(std::min(wanted.end, list.offsets[number + 1]) - first, 0);
-        return;
-      }
+  // Calls fn(piece) for what they have of one dimension.
+  const auto for_each_piece = [&](const CutList& list, auto&& fn) {
+    const auto visit_axis = [&](auto& self, size_t i, size_t number) -> void {
+      if (i == list.depth()) return fn(Interval{list.offsets[number], list.offsets[number + 1]});
       const size_t axis = one_.mesh_axis(list.axes[i]);
       const auto n = static_cast<size_t>(one_.mesh().size(axis)), own = static_cast<size_t>(place.at[axis]);
       const bool all = is_fast(list.axes[i]);
       for (size_t k = all ? 0 : own; k < (all ? n : own + 1); ++k) self(self, i + 1, number * n + k);
     };
-    add(add, 0, 0);
-    elements *= static_cast<double>(held);
+    visit_axis(visit_axis, 0, 0);
+  };
+  for (size_t d = 0; d < shape_.size(); ++d) {
+    const CutList &before = one_.lists()[visit.node.list[d]], &after = one_.lists()[end.list[d]];
+    const bool have_all = std::ranges::all_of(before.axes, is_fast);
+    const bool want_all = of_all && std::ranges::all_of(after.axes, is_fast);
+    double need = 0, have = 0;
+    const auto add = [&](const Interval& part) {
+      need += static_cast<double>(part.length());
+      if (have_all) have += static_cast<double>(part.length());
+      else for_each_piece(before, [&](const Interval& piece) { have += shared_by(piece, part); });
+    };
+    if (want_all) add({0, shape_[d]});
+    else if (of_all) for_each_piece(after, add);
+    else add(place.wanted[d]);
+    wanted *= need;
+    held *= have;
   }
-  return elements;
+  return wanted - held;
 }
 
 // What a visit's layout has, at a coordinate of its mesh, of a place's part of the target.
@@ -91,7 +97,8 @@ double Search::held_at(const Visit& visit, const Dims& coordinate, const Place& 
 }
 
 // Whatever comes, a rank must still receive what it misses, and of a sum that is not done all of it. What its neighbours
-// on fast axes do not have either must come over a slow axis to one of them; they may share that. The ring of a step gives
+// on fast axes do not have either must come over a slow axis to one of them; they may share that. So must all that they
+// miss together, and the busiest of them has no less than its share of it. The ring of a step gives
 // ragged parts no more of a slow axis than even ones: that is what uneven_ allows for. At the first place it need not: of
 // each cut by torch.chunk the first piece is the largest, so its neighbours never hold less than their share.
 double Search::ahead_of(int number) {
@@ -108,14 +115,15 @@ double Search::ahead_of(int number) {
     const auto& own = place.own[static_cast<size_t>(visit.graph)];
     const double missing = whole - (own && !unfinished ? held_at(visit, *own, place) : 0);
     us = std::max(us, missing * any_slope_);
-    if (!one_mesh_ || missing <= 0) continue;
+    if (!one_mesh_) continue;
     double neighbours = 1, slope = any_slope_;
     for (size_t fast = 1; fast < place_in_speed_.size(); ++fast) {
       neighbours *= static_cast<double>(one_.mesh().size(one_.mesh_axis(one_.by_speed()[fast - 1])));
       if (least_from_[fast] <= slope) continue;
       slope = least_from_[fast];
-      const double from_afar = (whole - held_near(visit, place, fast)) / neighbours * ring;
+      const double from_afar = missing_near(visit, place, fast, false) / neighbours * ring;
       us = std::max(us, missing * any_slope_ + from_afar * (slope - any_slope_));
+      us = std::max(us, missing_near(visit, place, fast, true) / neighbours * uneven_ * slope);
     }
   }
   if (us <= 0) return 0;
