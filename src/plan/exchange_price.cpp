@@ -22,6 +22,7 @@ ExchangePricer::ExchangePricer(Graph& graph, double base_us)
       axes_(graph.axes()),
       sizes_(axes_),
       slow_first_(graph.by_speed().rbegin(), graph.by_speed().rend()) {
+  tables_.reserve(64);
   size_t stride = 1;
   for (size_t a = axes_; a-- > 0;) {
     sizes_[a] = graph.mesh().size(graph.mesh_axis(a));
@@ -293,8 +294,8 @@ ExchangePricer::Load ExchangePricer::sent_by_fullest() {
   return load;
 }
 
-double ExchangePricer::bound() {
-  if (turns_ == 1) return bound_by_sums();
+double ExchangePricer::bound(double most_us) {
+  if (turns_ == 1) return bound_by_sums(most_us);
   for (size_t a = 0; a < axes_; ++a) {
     receiver_[a] = target_[a] == Target::fixed               ? fixed_target_[a]
                    : kept_[a] && source_[a] == Source::fixed ? fixed_source_[a]
@@ -305,7 +306,7 @@ double ExchangePricer::bound() {
     set_receiver(list, list.fullest);
   }
   const double received = us_of(receive(false), true);
-  return std::max(received, us_of(sent_by_fullest(), false));
+  return received > most_us ? received : std::max(received, us_of(sent_by_fullest(), false));
 }
 
 bool ExchangePricer::weigh(const Load& load, bool receives, double most_us) {

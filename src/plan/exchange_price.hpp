@@ -23,8 +23,9 @@ class ExchangePricer {
 
   // Both outlive what is asked of the pair.
   void set(const Node& before, const Node& after);
-  // What one receiver pays: no more than the whole. That of the place which has most.
-  double bound();
+  // What one receiver and one sender pay, those with the largest pieces: no more than the whole. The sender is left out
+  // where the receiver alone pays more than most_us.
+  double bound(double most_us);
   // Infinite where it is more than most_us.
   PricedExchange price(double most_us);
 
@@ -99,10 +100,12 @@ class ExchangePricer {
   ShareTable& table(int own, int other, uint32_t agreed);
   void find_side(bool receives);
   Entries entries_here() const;
+  template <size_t axes>
+  Load load_of(const Entries& entries) const;
   Load load_at(const Entries& entries) const;
   template <class Fn>
   bool for_each_load(bool receives, Fn&& fn);
-  double bound_by_sums();
+  double bound_by_sums(double most_us);
   PricedExchange price_by_sums(double most_us);
 
   Graph& graph_;

@@ -24,17 +24,19 @@ void ExchangePricer::find_side(bool receives) {
   for (size_t a = 0; a < axes_; ++a) {
     if (target_[a] == Target::same) agreed |= 1u << a;
   }
-  double some = 1, unit = graph_.element_bytes();
+  side.peers.fill(1);
+  side.bytes.fill(graph_.element_bytes());
   for (size_t d = 0; d < graph_.ndim(); ++d) {
-    const CutList& others = graph_.lists()[other.list[d]];
-    for (const uint8_t a : others.axes) cutting |= 1u << a;
+    for (const uint8_t a : graph_.lists()[other.list[d]].axes) cutting |= 1u << a;
     ShareTable& shares = table(own.list[d], other.list[d], agreed);
-    if (!shares.is_constant() || others.depth() > 0) {
+    if (!shares.is_constant()) {
       side.tables[side.dims++] = &shares;
       continue;
     }
-    some *= shares.entries()[0];
-    unit *= shares.entries()[1];
+    for (size_t i = 0; i <= axes_; ++i) {
+      side.peers[i] *= shares.entries()[shares.slot[i]];
+      side.bytes[i] *= shares.entries()[shares.slot[i] + 1];
+    }
   }
   for (size_t a = 0; a < axes_; ++a) {
     const bool source_fixed = source_[a] == Source::fixed, target_fixed = target_[a] == Target::fixed;
@@ -54,36 +56,47 @@ void ExchangePricer::find_side(bool receives) {
       const bool all = receives ? source_[a] == Source::reduced : target_[a] == Target::free && !has(cutting, a);
       if (all && !has(level_set, a)) ranks *= static_cast<double>(sizes_[a]);
     }
-    side.peers[i] = ranks * some;
-    side.bytes[i] = ranks * unit;
+    side.peers[i] *= ranks;
+    side.bytes[i] *= ranks;
   }
 }
 
-ExchangePricer::Load ExchangePricer::load_at(const Entries& entries) const {
-  const Side& side = side_;
+// Of a mesh with so many axes: the compiler unrolls it.
+template <size_t axes>
+ExchangePricer::Load ExchangePricer::load_of(const Entries& entries) const {
+  std::array<double, axes + 1> peers, bytes;
+  for (size_t i = 0; i <= axes; ++i) {
+    peers[i] = side_.peers[i];
+    bytes[i] = side_.bytes[i];
+  }
+  for (size_t d = 0; d < side_.dims; ++d) {
+    const auto& slot = side_.tables[d]->slot;
+    for (size_t i = 0; i <= axes; ++i) {
+      peers[i] *= entries[d][slot[i]];
+      bytes[i] *= entries[d][slot[i] + 1];
+    }
+  }
   Load load;
-  double peers_before = 0, bytes_before = 0;
-  for (size_t i = 0; i <= axes_; ++i) {
-    double peers = side.peers[i], bytes = side.bytes[i];
-    for (size_t d = 0; d < side.dims; ++d) {
-      const double* entry = entries[d] + side.tables[d]->slot[i];
-      peers *= entry[0];
-      bytes *= entry[1];
-    }
-    if (i > 0) {
-      const uint8_t a = slow_first_[i - 1];
-      if (side.others_at[a] >= 0 && side.others_at[a] != receiver_[a]) {  // no other agrees here
-        load.latency += peers_before * latency_[a];
-        load.bytes[a] = bytes_before;
-        break;
-      }
-      load.latency += (peers_before - peers) * latency_[a];
-      load.bytes[a] = bytes_before - bytes;
-    }
-    peers_before = peers;
-    bytes_before = bytes;
+  for (size_t i = 0; i < axes; ++i) {
+    const uint8_t a = slow_first_[i];
+    const bool none_agree = side_.others_at[a] >= 0 && side_.others_at[a] != receiver_[a];
+    load.latency += (none_agree ? peers[i] : peers[i] - peers[i + 1]) * latency_[a];
+    load.bytes[a] = none_agree ? bytes[i] : bytes[i] - bytes[i + 1];
+    if (none_agree) break;
   }
   return load;
+}
+
+ExchangePricer::Load ExchangePricer::load_at(const Entries& entries) const {
+  static_assert(kMaxPlanAxes == 5);
+  switch (axes_) {
+    case 0: return load_of<0>(entries);
+    case 1: return load_of<1>(entries);
+    case 2: return load_of<2>(entries);
+    case 3: return load_of<3>(entries);
+    case 4: return load_of<4>(entries);
+    default: return load_of<5>(entries);
+  }
 }
 
 ExchangePricer::Entries ExchangePricer::entries_here() const {
@@ -119,7 +132,7 @@ bool ExchangePricer::for_each_load(bool receives, Fn&& fn) {
 }
 
 // The receiver and the sender that have most.
-double ExchangePricer::bound_by_sums() {
+double ExchangePricer::bound_by_sums(double most_us) {
   double most = 0;
   for (const bool receives : {true, false}) {
     find_side(receives);
@@ -130,6 +143,7 @@ double ExchangePricer::bound_by_sums() {
     }
     for (size_t d = 0; d < side_.dims; ++d) side_.tables[d]->want_fullest();
     most = std::max(most, us_of(load_at(entries_here()), receives));
+    if (most > most_us) break;
   }
   return most;
 }

@@ -72,18 +72,11 @@ Search::Search(const Layout& from, const Layout& to, const Dims& shape, DType dt
     any_slope_ = std::min(any_slope_, least_slope_[2]);
     return;
   }
-  bool even = one_.is_even_handed(one_.source()) && one_.is_even_handed(one_.target());
-  int64_t fewest = one_.mesh().size();
-  for (size_t a = 0; a < one_.axes(); ++a) fewest = std::min(fewest, one_.mesh().size(one_.mesh_axis(a)));
+  is_even_ = one_.is_even_handed(one_.source()) && one_.is_even_handed(one_.target());
   place_in_speed_.resize(one_.axes());
-  least_from_.assign(one_.axes() + 1, kNever);
-  for (size_t i = one_.axes(); i-- > 0;) {
-    const uint8_t a = one_.by_speed()[i];
-    place_in_speed_[a] = i;
-    least_from_[i] = std::min(least_from_[i + 1], least_slope(one_.link(a)));
-  }
-  for (const int64_t extent : shape) even = even && extent % one_.mesh().size() == 0;
-  if (!even) uneven_ = 1 - 1 / static_cast<double>(fewest);
+  for (size_t i = 0; i < one_.axes(); ++i) place_in_speed_[one_.by_speed()[i]] = i;
+  for (size_t a = 0; a < one_.axes(); ++a) slopes_.push_back(least_slope(one_.link(a)));
+  for (const int64_t extent : shape) is_even_ = is_even_ && extent % one_.mesh().size() == 0;
   const auto is_chunked = [&](const Layout& layout) {
     for (size_t a = 0; a < one_.axes(); ++a) {
       const Placement& p = layout.placements()[one_.mesh_axis(a)];
@@ -112,6 +105,7 @@ void Search::run(Mode mode) {
   visits_.clear();
   visits_.reserve(64);
   for (auto& numbers : numbers_) numbers.clear();
+  numbers_[0].reserve(64);
   queue_ = {};
   target_ = -1;
   const int source = visit_of(0, one_.source());
@@ -219,7 +213,8 @@ void Search::bound_closer(const Queued& item, int from, int to) {
     const Visit &before = visits_[static_cast<size_t>(from)], &after = visits_[static_cast<size_t>(to)];
     const bool across = !within(from, to);
     if (!across) pricer(from).set(before.node, after.node);
-    const double cost = before.cost + (across ? bound_between_meshes(from, to) : pricer(from).bound());
+    const double most_us = std::min(after.cost, best() - after.ahead) - before.cost;
+    const double cost = before.cost + (across ? bound_between_meshes(from, to) : pricer(from).bound(most_us));
     if (!below(cost, after.cost)) return;
     closer.cost = std::max(item.cost, cost + after.ahead);
   }

@@ -64,7 +64,8 @@ class Search {
   };
   void find_places();
   double held_at(const Visit& visit, const Dims& coordinate, const Place& place);
-  double missing_near(const Visit& visit, const Place& place, size_t fast, bool of_all);
+  double missing_near(const Visit& visit, const Place& place, uint32_t near, bool of_all);
+  double from_afar(const Visit& visit, const Place& place, uint32_t embedded, double missing);
   double missing_at_first(int from, int to, double terms);
   double best() const { return visits_[static_cast<size_t>(target_)].cost; }
   void run(Mode mode);
@@ -102,8 +103,8 @@ class Search {
   int target_ = -1;                     // its visit
   std::vector<Place> places_;           // of the target, by which the rest of a way is bounded
   std::vector<size_t> place_in_speed_;  // by axis, of one mesh: 0 is the fastest
-  std::vector<double> least_from_;      // by that place: the least slope of that axis and all that are slower
-  double uneven_ = 1;                   // see ahead_of()
+  std::vector<double> slopes_;          // the least of each axis, of one mesh
+  bool is_even_ = false;                // all pieces that a search may meet are as large
   bool chunked_ = false;                // both layouts are cut as torch.chunk cuts, or whole
   std::vector<Visit> visits_;
   std::unordered_map<uint64_t, int> numbers_[2];

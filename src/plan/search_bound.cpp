@@ -39,15 +39,15 @@ void Search::find_places() {
   }
 }
 
-// What the ranks that differ from a place on the `fast` fastest axes only miss together of what they then have together:
-// of the place's part of the target, or of all their parts.
-double Search::missing_near(const Visit& visit, const Place& place, size_t fast, bool of_all) {
+// What the ranks that differ from a place on the `near` axes only miss together of what they then have together: of the
+// place's part of the target, or of all their parts.
+double Search::missing_near(const Visit& visit, const Place& place, uint32_t near, bool of_all) {
   const Node& end = visits_[static_cast<size_t>(target_)].node;
-  const auto is_fast = [&](size_t a) { return place_in_speed_[a] < fast; };
+  const auto is_near = [&](size_t a) { return has(near, a); };
   double held = 1, wanted = 1;
   for (size_t a = 0; a < one_.axes(); ++a) {
     const Code code = visit.node.code[a];
-    if (is_fast(a) || code == Code::replica || code == Code::cut) continue;
+    if (is_near(a) || code == Code::replica || code == Code::cut) continue;
     const bool at = code == Code::at_source || code == Code::at_target;
     if (at ? one_.at_index(visit.node, a) != place.at[one_.mesh_axis(a)] : code != end.code[a]) held = 0;
   }
@@ -57,15 +57,15 @@ double Search::missing_near(const Visit& visit, const Place& place, size_t fast,
       if (i == list.depth()) return fn(Interval{list.offsets[number], list.offsets[number + 1]});
       const size_t axis = one_.mesh_axis(list.axes[i]);
       const auto n = static_cast<size_t>(one_.mesh().size(axis)), own = static_cast<size_t>(place.at[axis]);
-      const bool all = is_fast(list.axes[i]);
+      const bool all = is_near(list.axes[i]);
       for (size_t k = all ? 0 : own; k < (all ? n : own + 1); ++k) self(self, i + 1, number * n + k);
     };
     visit_axis(visit_axis, 0, 0);
   };
   for (size_t d = 0; d < shape_.size(); ++d) {
     const CutList &before = one_.lists()[visit.node.list[d]], &after = one_.lists()[end.list[d]];
-    const bool have_all = std::ranges::all_of(before.axes, is_fast);
-    const bool want_all = of_all && std::ranges::all_of(after.axes, is_fast);
+    const bool have_all = std::ranges::all_of(before.axes, is_near);
+    const bool want_all = of_all && std::ranges::all_of(after.axes, is_near);
     double need = 0, have = 0;
     const auto add = [&](const Interval& part) {
       need += static_cast<double>(part.length());
@@ -96,38 +96,58 @@ double Search::held_at(const Visit& visit, const Dims& coordinate, const Place& 
   return elements;
 }
 
-// Whatever comes, a rank must still receive what it misses, and of a sum that is not done all of it. What its neighbours
-// on fast axes do not have either must come over a slow axis to one of them; they may share that. So must all that they
-// miss together, and the busiest of them has no less than its share of it. The ring of a step gives
-// ragged parts no more of a slow axis than even ones: that is what uneven_ allows for. At the first place it need not: of
-// each cut by torch.chunk the first piece is the largest, so its neighbours never hold less than their share.
+// Whatever comes, a rank must still receive what it misses, and of a sum that is not done all of it.
 double Search::ahead_of(int number) {
   const Visit& visit = visits_[static_cast<size_t>(number)];
   const Visit& target = visits_[static_cast<size_t>(target_)];
   Graph &here = graph(visit.graph), &end = graph(target.graph);
-  if (mode_ == Mode::peak || axes_with(target.node, end.axes(), Code::embedded) != 0 || end.may_reenter()) return 0;
+  if (mode_ == Mode::peak || end.may_reenter()) return 0;
+  const uint32_t embedded = axes_with(target.node, end.axes(), Code::embedded);
+  if (embedded != 0 && !one_mesh_) return 0;
   const uint32_t terms = axes_with(visit.node, here.axes(), Code::term);
   const bool unfinished = terms != (one_mesh_ ? axes_with(target.node, end.axes(), Code::term) : 0);
   double us = 0;
   for (const Place& place : places_) {
-    const double ring = chunked_ && &place == &places_[0] ? 1 : uneven_;
-    const double whole = place.whole;
     const auto& own = place.own[static_cast<size_t>(visit.graph)];
-    const double missing = whole - (own && !unfinished ? held_at(visit, *own, place) : 0);
+    const double missing = embedded != 0 ? 0 : place.whole - (own && !unfinished ? held_at(visit, *own, place) : 0);
     us = std::max(us, missing * any_slope_);
-    if (!one_mesh_) continue;
-    double neighbours = 1, slope = any_slope_;
-    for (size_t fast = 1; fast < place_in_speed_.size(); ++fast) {
-      neighbours *= static_cast<double>(one_.mesh().size(one_.mesh_axis(one_.by_speed()[fast - 1])));
-      if (least_from_[fast] <= slope) continue;
-      slope = least_from_[fast];
-      const double from_afar = missing_near(visit, place, fast, false) / neighbours * ring;
-      us = std::max(us, missing * any_slope_ + from_afar * (slope - any_slope_));
-      us = std::max(us, missing_near(visit, place, fast, true) / neighbours * uneven_ * slope);
-    }
+    if (one_mesh_) us = std::max(us, from_afar(visit, place, embedded, missing));
   }
   if (us <= 0) return 0;
   return (std::min(topology_.base_us, topology_.exchange_base_us) + us * one_.element_bytes()) * (1 - 1e-12);
+}
+
+// What a rank's neighbours on fast axes do not have either must come over a slow axis to one of them; they may share that. So
+// must all that they miss together, and the busiest of them has no less than its share of it. Of what is entered as a term
+// any rank along that axis may hold any part: those are neighbours too. Of n ranks along slow axes the ring of a step gives
+// ragged parts (n - 1) / n of what the largest needs, if not more: that is what `uneven` allows for. At the first place it
+// need not: of each cut by torch.chunk the first piece is the largest, so its neighbours never hold less than their share.
+double Search::from_afar(const Visit& visit, const Place& place, uint32_t embedded, double missing) {
+  const bool is_largest = chunked_ && &place == &places_[0];
+  double us = 0, slope = embedded != 0 ? 0 : any_slope_;
+  uint32_t near = embedded;
+  for (size_t fast = 0; fast < place_in_speed_.size(); ++fast) {
+    if (fast > 0) near |= 1u << one_.by_speed()[fast - 1];
+    double neighbours = 1, least = kNever, fewest = kNever;
+    for (size_t a = 0; a < one_.axes(); ++a) {
+      const auto n = static_cast<double>(one_.size(a));
+      if (has(near, a)) {
+        neighbours *= n;
+        continue;
+      }
+      least = std::min(least, slopes_[a]);
+      fewest = std::min(fewest, n);
+    }
+    if (least <= slope || least == kNever) continue;
+    slope = least;
+    const double uneven = is_even_ ? 1 : 1 - 1 / fewest;
+    if (embedded == 0) {
+      const double share = missing_near(visit, place, near, false) / neighbours * (is_largest ? 1 : uneven);
+      us = std::max(us, missing * any_slope_ + share * (slope - any_slope_));
+    }
+    us = std::max(us, missing_near(visit, place, near, true) / neighbours * uneven * slope);
+  }
+  return us;
 }
 
 // What the box of one place shares with that of another.

@@ -63,72 +63,95 @@ void ShareTable::want_fullest() {
 }
 
 void ShareTable::work_out(size_t first_piece, size_t behind_piece) {
-  const auto& ends = other_.offsets;
-  size_t first = 0;  // of the other's pieces that ends behind the beginning of this one
-  if (first_piece > 0) {
-    first = static_cast<size_t>(std::upper_bound(ends.begin() + 1, ends.end(), own_.offsets[first_piece]) -
-                                (ends.begin() + 1));
+  for (size_t j = 0; j < set_count_; ++j) {
+    if (sets_[j] == 0) add_all(2 * j, first_piece, behind_piece);
+    else if (j + 1 == set_count_) add_own(2 * j, first_piece, behind_piece);
+    else add_some(sets_[j], 2 * j, first_piece, behind_piece);
   }
+}
+
+int64_t ShareTable::shared(size_t piece, size_t others) const {
+  return std::min(own_.offsets[piece + 1], other_.offsets[others + 1]) -
+         std::max(own_.offsets[piece], other_.offsets[others]);
+}
+
+// Calls fn(piece, first, behind) with those of the other's pieces that may share something with it.
+template <class Fn>
+void ShareTable::for_each_meeting(size_t first_piece, size_t behind_piece, Fn&& fn) const {
+  const auto& ends = other_.offsets;
+  size_t first = 0;
   for (size_t x = first_piece; x < behind_piece; ++x) {
     while (first < other_.pieces() && ends[first + 1] <= own_.offsets[x]) ++first;
     size_t behind = first;
     while (behind < other_.pieces() && ends[behind] < own_.offsets[x + 1]) ++behind;
-    for (size_t j = 0; j < set_count_; ++j) add_up(sets_[j], 2 * j, x, first, behind);
+    fn(x, first, behind);
   }
 }
 
-void ShareTable::add_up(uint32_t set, size_t column, size_t piece, size_t first, size_t behind) {
-  const int64_t begin = own_.offsets[piece], end = own_.offsets[piece + 1];
-  const auto shared_with = [&](size_t y) {
-    return std::max<int64_t>(std::min(end, other_.offsets[y + 1]) - std::max(begin, other_.offsets[y]), 0);
-  };
-  double* entry = values_.get() + piece * there_.size() * width_ + column;
-  if (set == 0) {
+void ShareTable::add_all(size_t column, size_t first_piece, size_t behind_piece) {
+  double* entry = values_.get() + first_piece * there_.size() * width_ + column;
+  for_each_meeting(first_piece, behind_piece, [&](size_t x, size_t first, size_t behind) {
     double count = 0;
-    for (size_t y = first; y < behind; ++y) count += shared_with(y) > 0 ? 1 : 0;
+    for (size_t y = first; y < behind; ++y) count += shared(x, y) > 0 ? 1 : 0;
     for (size_t i = 0; i < there_.size(); ++i, entry += width_) {
       entry[0] = count;
-      entry[1] = static_cast<double>(end - begin);
+      entry[1] = own_.piece(x);
     }
-    return;
-  }
-  size_t here = 0;
+  });
+}
+
+// The other's piece at one's own place, without what a place on the other's axes alone adds.
+size_t ShareTable::here(size_t piece) const {
+  size_t number = 0;
   for (size_t k = 0; k < own_.depth(); ++k) {
-    here += static_cast<size_t>(own_.places[piece * own_.depth() + k]) * weight_[own_.axes[k]];
+    number += static_cast<size_t>(own_.places[piece * own_.depth() + k]) * weight_[own_.axes[k]];
   }
-  if (set == sets_[set_count_ - 1]) {  // the one that is its own
+  return number;
+}
+
+void ShareTable::add_own(size_t column, size_t first_piece, size_t behind_piece) {
+  double* entry = values_.get() + first_piece * there_.size() * width_ + column;
+  for (size_t x = first_piece; x < behind_piece; ++x) {
+    const size_t place = here(x);
     for (const size_t there : there_) {
-      const auto shared = static_cast<double>(shared_with(here + there));
-      entry[0] = shared > 0 ? 1 : 0;
-      entry[1] = shared;
+      const int64_t both = shared(x, place + there);
+      entry[0] = both > 0 ? 1 : 0;
+      entry[1] = both > 0 ? static_cast<double>(both) : 0;
       entry += width_;
     }
-    return;
   }
-  const auto key = [&](size_t y) {
-    size_t number = 0;
-    for (size_t k = 0; k < other_.depth(); ++k) {
-      const uint8_t a = other_.axes[k];
-      if ((set >> a & 1) == 0) continue;
-      number = number * static_cast<size_t>(sizes_[a]) + static_cast<size_t>(other_.places[y * other_.depth() + k]);
-    }
-    return number;
-  };
+}
+
+void ShareTable::add_some(uint32_t set, size_t column, size_t first_piece, size_t behind_piece) {
   size_t keys = 1;
   for (const uint8_t a : other_.axes) keys *= (set >> a & 1) != 0 ? static_cast<size_t>(sizes_[a]) : 1;
-  sums_.assign(2 * keys, 0);
-  for (size_t y = first; y < behind; ++y) {
-    const auto shared = static_cast<double>(shared_with(y));
-    double* sum = sums_.data() + 2 * key(y);
-    sum[0] += shared > 0 ? 1 : 0;
-    sum[1] += shared;
+  std::vector<size_t> key(other_.pieces());  // by piece: twice a number for its place on the set's axes
+  for (size_t k = 0; k < other_.depth(); ++k) {
+    const uint8_t a = other_.axes[k];
+    if ((set >> a & 1) == 0) continue;
+    const int32_t* place = other_.places.data() + k;
+    for (size_t& number : key) {
+      number = number * static_cast<size_t>(sizes_[a]) + 2 * static_cast<size_t>(*place);
+      place += other_.depth();
+    }
   }
-  for (const size_t there : there_) {
-    const double* sum = sums_.data() + 2 * key(here + there);
-    entry[0] = sum[0];
-    entry[1] = sum[1];
-    entry += width_;
-  }
+  std::vector<double> sums(2 * keys);
+  double* entry = values_.get() + first_piece * there_.size() * width_ + column;
+  for_each_meeting(first_piece, behind_piece, [&](size_t x, size_t first, size_t behind) {
+    for (size_t y = first; y < behind; ++y) {
+      const int64_t both = shared(x, y);
+      if (both <= 0) continue;
+      sums[key[y]] += 1;
+      sums[key[y] + 1] += static_cast<double>(both);
+    }
+    const size_t place = here(x);
+    for (const size_t there : there_) {
+      entry[0] = sums[key[place + there]];
+      entry[1] = sums[key[place + there] + 1];
+      entry += width_;
+    }
+    for (size_t y = first; y < behind; ++y) sums[key[y]] = sums[key[y] + 1] = 0;
+  });
 }
 
 }  // namespace tessera

@@ -28,7 +28,14 @@ class ShareTable {
 
  private:
   void work_out(size_t first_piece, size_t behind_piece);
-  void add_up(uint32_t set, size_t column, size_t piece, size_t first, size_t behind);
+  // For pieces that agree on nothing, on all axes, on some.
+  void add_all(size_t column, size_t first_piece, size_t behind_piece);
+  void add_own(size_t column, size_t first_piece, size_t behind_piece);
+  void add_some(uint32_t set, size_t column, size_t first_piece, size_t behind_piece);
+  template <class Fn>
+  void for_each_meeting(size_t first_piece, size_t behind_piece, Fn&& fn) const;
+  int64_t shared(size_t piece, size_t others) const;  // not above 0: nothing
+  size_t here(size_t piece) const;
 
   const CutList &own_, &other_;
   const std::vector<int64_t>& sizes_;
@@ -36,7 +43,6 @@ class ShareTable {
   size_t set_count_ = 0, width_ = 0;
   std::array<size_t, kMaxPlanAxes> weight_ = {};  // of an axis in the number of the other's piece
   std::vector<size_t> there_;                     // what a place on the other's axes alone adds to that number
-  std::vector<double> sums_;
   std::unique_ptr<double[]> values_;
   bool has_all_ = false, has_fullest_ = false;
   bool is_constant_ = false;

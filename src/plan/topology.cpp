@@ -96,6 +96,7 @@ Curve Curve::at(double bytes_per_second) { return {{{bytes_per_second, 1e6}}}; }
 
 double Curve::operator()(double bytes) const {
   if (knots.empty()) return 0;
+  if (knots.size() == 1) return bytes * (knots[0].us / knots[0].bytes);
   Knot before, last;
   for (const Knot& knot : knots) {
     before = last;
