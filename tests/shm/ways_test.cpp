@@ -138,6 +138,30 @@ TEST(Ways, ColumnsAndOtherStrides) {
   }
 }
 
+// Of terms that are fetched in several pieces, the last one shorter; strided ones too, and in place.
+TEST(Ways, SumsOfManyPieces) {
+  const auto term = [](int rank, std::span<const int64_t> at) { return (rank + 1) * (at[0] * 7 + at[1]); };
+  for (const Way way : ways()) {
+    for (const int ranks : {2, 3}) {
+      run_processes_well(ranks,
+                         [term](Comm& comm) {
+                           const Tensor whole = Tensor::empty(DType::i64, {509, 400});
+                           const int64_t factor = comm.size() * (comm.size() + 1) / 2;
+                           for (const Tensor& x : {whole, whole.narrow(1, 3, 380), whole.transpose(0, 1)}) {
+                             x.fill([&](std::span<const int64_t> at) { return term(comm.rank(), at); });
+                             const Tensor sum = all_reduce(comm, x);
+                             all_reduce(comm, x, ReduceOp::sum, x);
+                             const Tensor expected = Tensor::empty(DType::i64, x.shape());
+                             expected.fill([&](std::span<const int64_t> at) { return factor * term(0, at); });
+                             ASSERT_TRUE(sum.equals(expected));
+                             ASSERT_TRUE(x.equals(expected));
+                           }
+                         },
+                         {.way = way});
+    }
+  }
+}
+
 TEST(Ways, AFullHeapIsNoError) {
   run_processes_well(2,
                      [](Comm& comm) {
