@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "tensor/copy.hpp"
@@ -66,9 +67,12 @@ class BlockTree {
   template <class Fetch>
   void evaluate(std::byte* dst, int64_t count, bool stream, Fetch fetch) const {
     const bool divide = reduction_.op == ReduceOp::avg;
-    std::byte* const target = stream ? result_slot() : dst;
+    // Out of the last fold, where nothing follows it; else by way of a block.
+    const bool at_once = stream && !divide && kernels_.demote == nullptr && kernels_.stream_fold[0] != nullptr &&
+                         reinterpret_cast<uintptr_t>(dst) % kLine == 0;
+    std::byte* const target = stream && !at_once ? result_slot() : dst;
     std::byte* const unfinished = divide || kernels_.demote ? slot(kUnfinished) : target;
-    const std::byte* result = subtree(0, terms_, kFirstLevel, unfinished, count, fetch);
+    const std::byte* result = subtree(0, terms_, kFirstLevel, unfinished, count, fetch, at_once);
     if (divide) {
       std::byte* const quotient = kernels_.demote ? unfinished : target;
       kernels_.divide(quotient, result, count, static_cast<double>(terms_));
@@ -97,18 +101,20 @@ class BlockTree {
   // The accumulators of terms first to first + n - 1 combined, in `out` or,
   // where nothing had to be done, elsewhere. Uses the slots from `free` on.
   template <class Fetch>
-  const std::byte* subtree(size_t first, size_t n, size_t free, std::byte* out, int64_t count, Fetch& fetch) const {
+  const std::byte* subtree(size_t first, size_t n, size_t free, std::byte* out, int64_t count, Fetch& fetch,
+                           bool stream = false) const {
     const std::byte* in[kFold];
+    const auto& fold = stream ? kernels_.stream_fold : kernels_.fold;
     if (n <= kFold) {
       const bool fused = n > 1 && kernels_.fold_elements[0] != nullptr;
       for (size_t k = 0; k < n; ++k) in[k] = fused ? fetch(first + k) : leaf(fetch(first + k), k, count);
       if (n == 1) return in[0];
-      (fused ? kernels_.fold_elements : kernels_.fold)[n - 2](out, in, count);
+      (fused ? kernels_.fold_elements : fold)[n - 2](out, in, count);
     } else {
       const size_t left = left_of(n);
       in[0] = subtree(first, left, free + 1, slot(free), count, fetch);
       in[1] = subtree(first + left, n - left, free + 2, slot(free + 1), count, fetch);
-      kernels_.fold[0](out, in, count);
+      fold[0](out, in, count);
     }
     return out;
   }
@@ -147,9 +153,12 @@ class BlockTree {
 
 void reduce_contiguous(const View& dst, std::span<const ConstView> terms, const BlockTree& tree, bool stream) {
   const int64_t size = size_bytes(dst.dtype), elements = dst.elements(), step = tree.step_elements();
-  for (int64_t at = 0; at < elements; at += step) {
+  // The first step ends with a line, so that the others begin with one.
+  const auto before_line = static_cast<int64_t>(-reinterpret_cast<uintptr_t>(dst.data) % kLine) / size;
+  int64_t count = before_line > 0 ? before_line : step;
+  for (int64_t at = 0; at < elements; at += std::exchange(count, step)) {
     const auto fetch = [&](size_t i) { return terms[i].data + at * size; };
-    tree.evaluate(dst.data + at * size, std::min(step, elements - at), stream, fetch);
+    tree.evaluate(dst.data + at * size, std::min(count, elements - at), stream, fetch);
   }
 }
 

@@ -143,18 +143,19 @@ struct Promoted {
   static HWY_INLINE hn::Vec<D> get(const std::byte* from) { return Decoder().apply(load(Short<Bits>(), from)); }
 };
 
-template <class Source, class Op, int kTerms>
+template <class Source, class Op, int kTerms, bool kStream = false>
 HWY_INLINE void fold_vector(std::byte* out, const std::byte* const (&in)[kTerms], size_t at) {
   const typename Source::D d;
   auto result = Op::apply(d, Source::get(in[0] + at), Source::get(in[1] + at));
   if constexpr (kTerms == 3) result = Op::apply(d, result, Source::get(in[2] + at));
   if constexpr (kTerms == 4)
     result = Op::apply(d, result, Op::apply(d, Source::get(in[2] + at), Source::get(in[3] + at)));
-  store(d, result, out);
+  if constexpr (kStream) hn::Stream(result, d, reinterpret_cast<Lane<typename Source::D>*>(out));
+  else store(d, result, out);
 }
 
 // kLanes lanes make one element.
-template <class Source, int kLanes, class Op, int kTerms>
+template <class Source, int kLanes, class Op, int kTerms, bool kStream = false>
 void fold(std::byte* out, const std::byte* const* terms, int64_t count) {
   using D = typename Source::D;
   constexpr size_t kIn = Source::kBytes, kOut = sizeof(Lane<D>);
@@ -164,8 +165,8 @@ void fold(std::byte* out, const std::byte* const* terms, int64_t count) {
   size_t i = 0;
   for (; i + 2 * step <= lanes; i += 2 * step) {
     for (const std::byte* term : in) hwy::Prefetch(term + i * kIn + kAhead);
-    fold_vector<Source, Op, kTerms>(out + i * kOut, in, i * kIn);
-    fold_vector<Source, Op, kTerms>(out + (i + step) * kOut, in, (i + step) * kIn);
+    fold_vector<Source, Op, kTerms, kStream>(out + i * kOut, in, i * kIn);
+    fold_vector<Source, Op, kTerms, kStream>(out + (i + step) * kOut, in, (i + step) * kIn);
   }
   for (; i + step <= lanes; i += step) fold_vector<Source, Op, kTerms>(out + i * kOut, in, i * kIn);
   if (i == lanes) return;
@@ -271,6 +272,11 @@ void use(ReduceKernels& kernels) {
   kernels.fold[0] = fold<Plain<T>, kLanes, Op, 2>;
   kernels.fold[1] = fold<Plain<T>, kLanes, Op, 3>;
   kernels.fold[2] = fold<Plain<T>, kLanes, Op, 4>;
+  if constexpr (std::is_same_v<Op, Sum>) {  // the rest is too rare to be compiled twice
+    kernels.stream_fold[0] = fold<Plain<T>, kLanes, Op, 2, true>;
+    kernels.stream_fold[1] = fold<Plain<T>, kLanes, Op, 3, true>;
+    kernels.stream_fold[2] = fold<Plain<T>, kLanes, Op, 4, true>;
+  }
 }
 
 #if HWY_TARGET != HWY_SCALAR

@@ -21,6 +21,7 @@ struct ReduceKernels {
   Fold fold[3] = {};
   Fold fold_elements[3] = {};  // the same of elements that are promoted on the
                                // way; null where there is no such kernel
+  Fold stream_fold[3] = {};    // around the cache: out is at the beginning of a line; of sums, else null
   Convert promote = nullptr;   // elements to accumulators; null where an element is one already
   Convert demote = nullptr;    // and back, rounded to nearest even
   Scale multiply = nullptr, divide = nullptr;
