@@ -124,6 +124,7 @@ struct ComplexProd {
 // Loops over blocks
 // ---------------------------------------------------------------------------------------------------
 
+constexpr size_t kLineBytes = 64;
 constexpr size_t kAhead = 1024;  // bytes to fetch ahead: over the end of a page
                                  // the machine does not do so itself
 
@@ -164,7 +165,11 @@ void fold(std::byte* out, const std::byte* const* terms, int64_t count) {
   std::copy(terms, terms + kTerms, in);
   size_t i = 0;
   for (; i + 2 * step <= lanes; i += 2 * step) {
-    for (const std::byte* term : in) hwy::Prefetch(term + i * kIn + kAhead);
+    // Every line of what comes from memory; less would do for a cache, and more costs there.
+    for (const std::byte* term : in) {
+      const size_t bytes = 2 * step * kIn;
+      for (size_t at = 0; at < bytes; at += kStream ? kLineBytes : bytes) hwy::Prefetch(term + i * kIn + at + kAhead);
+    }
     fold_vector<Source, Op, kTerms, kStream>(out + i * kOut, in, i * kIn);
     fold_vector<Source, Op, kTerms, kStream>(out + (i + step) * kOut, in, (i + step) * kIn);
   }
