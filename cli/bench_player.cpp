@@ -105,9 +105,13 @@ class TesseraRank : public bench::Rank {
         return all_gather(comm_, x, {.dim = case_.dim, .sizes = case_.extents, .out = out, .sizes_trusted = true})
             .tensor;
       }
-      case Op::reduce_scatter: return reduce_scatter(comm_, x, {.dim = 0, .sizes = case_.extents, .out = out});
+      case Op::reduce_scatter:
+        if (!out.defined()) return reduce_scatter(comm_, x, 0, case_.extents);  // which copies no sizes
+        return reduce_scatter(comm_, x, {.dim = 0, .sizes = case_.extents, .out = out});
       case Op::all_reduce: return all_reduce(comm_, x, ReduceOp::sum, out);
-      case Op::all_to_all: return all_to_all_v(comm_, x, {.send_sizes = sends_, .out = out}).tensor;
+      case Op::all_to_all:
+        if (!out.defined()) return all_to_all_v(comm_, x, sends_).tensor;
+        return all_to_all_v(comm_, x, {.send_sizes = sends_, .out = out}).tensor;
       case Op::broadcast: return broadcast(comm_, x, 0, comm_.rank() == 0 ? Tensor() : out);
       case Op::redistribute: return redistribute(comm_, x, *plan_, out);
     }
