@@ -90,6 +90,7 @@ struct Exchange::State {
     for (const Layout::Cut& cut : to.cuts()) {
       if (cuts_dim(from, cut.dim)) blocks.push_back(static_cast<size_t>(cut.dim));
     }
+    std::sort(blocks.begin(), blocks.end());  // whatever order the cuts were stated in: so they are priced
   }
 
   // Whether whoever needs a piece of a replica is found at every coordinate of the target's axis alike.

@@ -69,6 +69,7 @@ ExchangeBetween::ExchangeBetween(const Layout& from, const Layout& to, const Dim
   for (const Layout::Cut& cut : to.cuts()) {
     if (dims_[static_cast<size_t>(cut.dim)].both) both_.push_back(static_cast<size_t>(cut.dim));
   }
+  std::sort(both_.begin(), both_.end());
   for (size_t a = 0; a < from.mesh().ndim(); ++a) {
     const Kind kind = from.placements()[a].kind;
     if (kind == Kind::partial) terms_ *= from.mesh().size(a);

@@ -1,0 +1,95 @@
+#include "plan/exchange_price.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <tessera/overlap.hpp>
+
+#include "layout/random_layout.hpp"
+
+namespace tessera::testing_support {
+namespace {
+
+// Later axes are faster. The time of an axis is no straight line, so that no load can stand for another.
+Topology uneven_topology(const Mesh& mesh) {
+  Topology topology;
+  topology.exchange_base_us = 5;
+  double slow = 1 << mesh.ndim();
+  for (const MeshAxis& axis : mesh.axes()) {
+    Link link{0.3 * slow, {{{8, slow}, {64, 3 * slow}, {512, 40 * slow}}}, {{{16, 1}, {100, 9}}}};
+    link.scatter = {{{8, 2 * slow}, {256, 30 * slow}}};
+    topology.axes.push_back({axis.name, link});
+    slow /= 2;
+  }
+  return topology;
+}
+
+struct RankLoad {
+  double latency = 0;
+  std::map<size_t, double> bytes;  // by the slowest axis on which the two differ
+};
+
+// By the boxes of every rank.
+double price_of_boxes(const Layout& from, const Layout& to, const Dims& shape, const Topology& topology) {
+  const Mesh& mesh = from.mesh();
+  const Exchange exchange(from, to, shape);
+  bool reduces = false;
+  for (size_t a = 0; a < mesh.ndim(); ++a) {
+    const bool pending = from.placements()[a].kind == Placement::Kind::partial;
+    reduces = reduces || (mesh.size(a) > 1 && pending && !(to.placements()[a] == from.placements()[a]));
+  }
+  std::map<int, RankLoad> received, sent;
+  for (const int rank : mesh.ranks()) {
+    for (const Overlap& o : exchange.receives(rank)) {
+      if (o.rank == rank) continue;
+      const Dims here = *mesh.coordinate(rank), there = *mesh.coordinate(o.rank);
+      size_t axis = 0;
+      while (here[axis] == there[axis]) ++axis;
+      for (RankLoad* load : {&received[rank], &sent[o.rank]}) {
+        load->latency += topology.axes[axis].link.latency_us;
+        load->bytes[axis] += 4 * static_cast<double>(o.box.elements());
+      }
+    }
+  }
+  double most = topology.exchange_base_us;
+  for (const auto* loads : {&received, &sent}) {
+    for (const auto& [rank, load] : *loads) {
+      double us = topology.exchange_base_us + load.latency;
+      for (const auto& [axis, bytes] : load.bytes) {
+        const Link& link = topology.axes[axis].link;
+        us += (reduces ? link.of_scatter() : link.of_exchange())(bytes);
+        if (reduces && loads == &received) us += link.reduce(bytes);
+      }
+      most = std::max(most, us);
+    }
+  }
+  return most;
+}
+
+RC_GTEST_PROP(ExchangePriceProperty, IsThatOfTheBoxesOfAllRanks, ()) {
+  const Mesh mesh = pick_mesh(4, 24);
+  for (size_t a = 0; a < mesh.ndim(); ++a) RC_PRE(mesh.size(a) > 1);  // the graph leaves such axes out
+  const Dims shape = pick_shape();
+  const Layout from = pick_layout(mesh, shape).resolved(shape), to = pick_layout(mesh, shape).resolved(shape);
+  RC_PRE(!from.pending() || !to.pending() || from.pending() == to.pending());
+  RC_LOG() << fmt::format("{} to {} on {} of {}", from, to, mesh, shape);
+  const Topology topology = uneven_topology(mesh);
+  Graph graph(mesh, &from, &to, shape, DType::f32, topology.links(mesh), topology, true);
+  RC_PRE(graph.may_exchange(graph.source(), graph.target()));
+  ExchangePricer pricer(graph, topology.exchange_base_us);
+  pricer.set(graph.source(), graph.target());
+  const double expected = price_of_boxes(from, to, shape, topology);
+  const double bound = pricer.bound(kNever), price = pricer.price(kNever).us;
+  RC_LOG() << fmt::format("{} and not {}, bound {}", price, expected, bound);
+  RC_ASSERT(std::abs(price - expected) <= 1e-9 * expected);
+  RC_ASSERT(bound <= price * (1 + 1e-12));
+  RC_ASSERT(pricer.price(price * 1.01).us == price);
+  RC_ASSERT(pricer.price(price * 0.99).us == kNever);
+}
+
+}  // namespace
+}  // namespace tessera::testing_support
