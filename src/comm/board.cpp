@@ -254,45 +254,57 @@ void Board::verdict(uint32_t& kind, std::string& text) const {
   text.assign(slot.verdict_text, strnlen(slot.verdict_text, kVerdictBytes));
 }
 
-bool Board::all_have_come_to_shrink() const {
+bool Board::any_to_shrink(uint32_t state) const {
   for (int r = 0; r < size_; ++r) {
-    if (slots_[r].shrinks.load(std::memory_order_acquire) == 0 && !has_left(r)) return false;
+    if (slots_[r].shrinks.load(std::memory_order_acquire) == state && !has_left(r)) return true;
   }
-  return true;
+  return false;
 }
 
-// This rank's choice: all that have come and live.
-void Board::choose(const std::function<uint64_t(int members)>& heir) {
+// This rank's choice: all that have come and live. Nobody, where no rank has room: that is a choice too, and so all hear it.
+void Board::choose(const Heir& heir, std::chrono::nanoseconds patience) {
   Slot& mine = slots_[rank_];
   int members = 0;
   for (int r = 0; r < size_; ++r) {
-    const bool came = slots_[r].shrinks.load(std::memory_order_seq_cst) != 0 && left(r) != Left::dead;
+    const bool comes = slots_[r].shrinks.load(std::memory_order_seq_cst) != Slot::not_yet && left(r) != Left::dead;
     const uint64_t bit = uint64_t{1} << (r % 64);
-    mine.chosen[r / 64] = came ? mine.chosen[r / 64] | bit : mine.chosen[r / 64] & ~bit;
-    members += came ? 1 : 0;
+    mine.chosen[r / 64] = comes ? mine.chosen[r / 64] | bit : mine.chosen[r / 64] & ~bit;
+    members += comes ? 1 : 0;
   }
-  mine.heir = heir(members);
+  if (const auto made = heir(members)) {
+    mine.heir = *made;
+  } else {
+    std::fill(std::begin(mine.chosen), std::end(mine.chosen), 0);
+    mine.shrinks.store(Slot::has_no_room, std::memory_order_seq_cst);
+    const auto end = Clock::now() + patience;
+    while (!chosen() && any_to_shrink(Slot::came) && Clock::now() < end)
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
   uint32_t none = 0;
   head_->survivors.compare_exchange_strong(none, static_cast<uint32_t>(rank_) + 1, std::memory_order_seq_cst);
 }
 
-std::vector<int> Board::survivors(Deadline deadline, const std::function<uint64_t(int members)>& heir, uint64_t& said) {
-  slots_[rank_].shrinks.store(1, std::memory_order_seq_cst);
-  while (head_->survivors.load(std::memory_order_acquire) == 0 && !all_have_come_to_shrink() && Clock::now() < deadline)
+std::vector<int> Board::survivors(Deadline deadline, const Heir& heir, uint64_t& said) {
+  // A rank that came later than this one may wait so much longer.
+  const auto patience = std::max<std::chrono::nanoseconds>(deadline - Clock::now(), std::chrono::seconds(1));
+  slots_[rank_].shrinks.store(Slot::came, std::memory_order_seq_cst);
+  while (!chosen() && any_to_shrink(Slot::not_yet) && Clock::now() < deadline)
     std::this_thread::sleep_for(std::chrono::microseconds(200));
-  if (head_->survivors.load(std::memory_order_seq_cst) == 0) choose(heir);
+  if (!chosen()) choose(heir, patience);
   const uint32_t chooser = head_->survivors.load(std::memory_order_seq_cst) - 1;
   if (chooser >= static_cast<uint32_t>(size_)) throw Error("the shared memory of the communicator is damaged");
   const Slot& choice = slots_[chooser];
   said = choice.heir;
   std::vector<int> ranks;
-  bool mine = false;
   for (int r = 0; r < size_; ++r) {
-    if ((choice.chosen[r / 64] >> (r % 64) & 1) == 0) continue;
-    ranks.push_back(r);
-    mine = mine || r == rank_;
+    if ((choice.chosen[r / 64] >> (r % 64) & 1) != 0) ranks.push_back(r);
   }
-  return mine ? ranks : std::vector<int>();
+  if (ranks.empty()) {
+    throw Error(
+        "shrink(): no rank has room in its shared heap for another communicator; give up tensors before it, or start "
+        "with a larger heap (tessera run --heap)");
+  }
+  return std::find(ranks.begin(), ranks.end(), rank_) != ranks.end() ? ranks : std::vector<int>();
 }
 
 }  // namespace tessera

@@ -18,6 +18,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -51,7 +52,9 @@ struct alignas(128) Slot {
                                                    // other's line away while it is written
   alignas(128) std::atomic<uint32_t> claim{0};     // written by its rank alone: not 0 while it reads others' memory
   std::atomic<uint32_t> left{0};                   // a Left
-  std::atomic<uint32_t> shrinks{0};                // it came to survivors()
+  // Whether the rank came to survivors(), and whether it could make what the new communicator needs.
+  enum Shrinks : uint32_t { not_yet, came, has_no_room };
+  std::atomic<uint32_t> shrinks{not_yet};
   char farewell[256] = {};
   // What this rank would tell all, written whole before it is offered; the head says whose offer stands.
   uint32_t verdict_kind = 0;
@@ -115,8 +118,9 @@ class Board {
 
   // After an abort: who else came here before the deadline, or before all who have not left did; the same on every rank
   // that is among them; none for a rank that came too late. Each may call heir(); `said` is what the one whose choice
-  // stands got from it.
-  std::vector<int> survivors(Deadline deadline, const std::function<uint64_t(int members)>& heir, uint64_t& said);
+  // stands got from it. None: this rank has no room for it, and another one chooses. Throws Error, on all, where no rank has.
+  using Heir = std::function<std::optional<uint64_t>(int members)>;
+  std::vector<int> survivors(Deadline deadline, const Heir& heir, uint64_t& said);
 
   // Counts those that hold the board, from size() down; true for the last.
   bool let_go() { return head_->users.fetch_sub(1, std::memory_order_acq_rel) == 1; }
@@ -134,8 +138,9 @@ class Board {
   void write_record(const Saying& mine, size_t from, uint64_t call);
   void take_records(std::vector<std::span<const std::byte>>& records, uint32_t side, size_t from);
   bool claimed(int peer) const;
-  bool all_have_come_to_shrink() const;
-  void choose(const std::function<uint64_t(int members)>& heir);
+  bool any_to_shrink(uint32_t state) const;
+  bool chosen() const { return head_->survivors.load(std::memory_order_seq_cst) != 0; }
+  void choose(const Heir& heir, std::chrono::nanoseconds patience);
   void close_all();
   void publish(uint32_t kind, std::string_view text);
 

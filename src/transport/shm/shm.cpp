@@ -321,11 +321,21 @@ void ShmTransport::on_launcher_gone() {
 
 uint64_t ShmTransport::make_board(int size) {
   auto block = world_->heap().allocate(static_cast<int64_t>(Board::bytes(size)));
-  if (block == nullptr) throw Error("the shared heap has no room for a communicator; start with a larger one (--heap)");
+  if (block == nullptr) {
+    throw Error(
+        fmt::format("the shared heap has no room for the {} bytes of a communicator; give up tensors, or start "
+                    "with a larger one (tessera run --heap)",
+                    Board::bytes(size)));
+  }
   Board::initialise(block.get(), size);
   const uint64_t at = place_in(world_->segment(), block.get());
   world_->keep_board(std::move(block));
   return at;
+}
+
+// One that nobody has come to hold.
+void ShmTransport::drop_board(uint64_t at) {
+  reinterpret_cast<BoardHead*>(world_->segment().all().data() + at)->users.store(0);
 }
 
 std::unique_ptr<Transport> ShmTransport::born(std::vector<int> members, uint64_t board_at) {
@@ -333,26 +343,50 @@ std::unique_ptr<Transport> ShmTransport::born(std::vector<int> members, uint64_t
   return std::make_unique<ShmTransport>(world_, std::move(members), board_at, probe());
 }
 
+// The first rank of each group makes its board. One that cannot says why in its record, in place of where the board is: so
+// all ranks throw that, and go on in step.
 std::unique_ptr<Transport> ShmTransport::subgroup(uint64_t id, std::span<const int> members, Deadline deadline) {
   uint64_t board_at = 0;
-  if (!members.empty() && members[0] == rank()) board_at = make_board(static_cast<int>(members.size()));
+  std::string trouble;
+  try {
+    if (!members.empty() && members[0] == rank()) board_at = make_board(static_cast<int>(members.size()));
+  } catch (const Error& e) {
+    trouble = e.what();
+  }
+  std::string mine(reinterpret_cast<const char*>(&board_at), sizeof(board_at));
+  mine += trouble;
   std::vector<std::span<const std::byte>> records;
-  exchange(std::as_bytes(std::span(&board_at, 1)), id * 256 + static_cast<uint64_t>(OpCode::split_comm), records,
-           deadline);
+  exchange(std::as_bytes(std::span(mine)), id * 256 + static_cast<uint64_t>(OpCode::split_comm), records, deadline);
+  for (size_t r = 0; r < records.size(); ++r) {
+    if (records[r].size() == sizeof(board_at)) continue;
+    if (board_at != 0) drop_board(board_at);
+    if (records[r].size() < sizeof(board_at)) throw Error("a peer's record makes no sense: it is damaged");
+    const std::string text(reinterpret_cast<const char*>(records[r].data()), records[r].size());
+    throw Error(fmt::format("Comm::split: rank {} cannot make its group: {}. No rank has split the communicator", r,
+                            text.substr(sizeof(board_at))));
+  }
   if (members.empty()) return nullptr;
-  const auto said = records[static_cast<size_t>(members[0])];
-  if (said.size() != sizeof(board_at)) throw Error("a peer's record makes no sense: it is damaged");
-  std::memcpy(&board_at, said.data(), sizeof(board_at));
+  std::memcpy(&board_at, records[static_cast<size_t>(members[0])].data(), sizeof(board_at));
   return born({members.begin(), members.end()}, board_at);
 }
 
 std::unique_ptr<Transport> ShmTransport::survivors(Deadline deadline) {
   uint64_t board_at = 0, mine = 0;
-  const auto heir = [&](int count) { return mine = make_board(count); };
-  std::vector<int> members = board().survivors(deadline, heir, board_at);
-  if (mine != 0 && (members.empty() || mine != board_at)) {  // another's choice stands
-    reinterpret_cast<BoardHead*>(world_->segment().all().data() + mine)->users.store(0);
+  const auto heir = [&](int count) -> std::optional<uint64_t> {
+    try {
+      return mine = make_board(count);
+    } catch (const Error&) {
+      return std::nullopt;
+    }
+  };
+  std::vector<int> members;
+  try {
+    members = board().survivors(deadline, heir, board_at);
+  } catch (...) {
+    if (mine != 0) drop_board(mine);
+    throw;
   }
+  if (mine != 0 && (members.empty() || mine != board_at)) drop_board(mine);  // another's choice stands
   if (members.empty()) return nullptr;
   return born(std::move(members), board_at);
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "transport/board_transport.hpp"
@@ -60,6 +61,7 @@ class ShmTransport : public BoardTransport, private Mourner {
   Handle announce(const Tensor& tensor, bool written, std::unique_ptr<Mirror>& mirror);
   std::unique_ptr<Transport> born(std::vector<int> members, uint64_t board_at);
   uint64_t make_board(int size);
+  void drop_board(uint64_t at);
   void ring_members() const;
 
   void list_fills(const Move& move, const PeerTensors& peers);

@@ -95,7 +95,7 @@ std::unique_ptr<Transport> ThreadsTransport::subgroup(uint64_t id, std::span<con
 std::unique_ptr<Transport> ThreadsTransport::survivors(Deadline deadline) {
   uint64_t unused = 0;
   const std::vector<int> members = board().survivors(
-      deadline, [](int) { return 0; }, unused);
+      deadline, [](int) { return uint64_t{0}; }, unused);
   return subgroup(0, members, deadline);
 }
 
