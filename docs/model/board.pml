@@ -192,8 +192,47 @@ inline make_step() {
 // there is a verdict, and this rank's reason is not heard.
 #define reason(p) (parted[p] == declared_dead -> lost(p) : (parted[p] == said_farewell -> left_us(p) : nameless))
 
-// Where `needed`, waits for p's step; returns, or sets `why` and goes to `failed`.
-inline wait_for(needed, p) {
+// Who waits for all looks at p's step, and then for the dead: somebody has not come, so no death can be too late to matter.
+#define mourned(k) (parted[k] == declared_dead)
+#if MUTANT == 16
+#define missed(k) (mourned(k) && !reached(k))
+#define ignored(k) mourned(k)  // at a deadline, which no death should come to
+#elif MUTANT == 12
+#define missed(k) false
+#define ignored(k) false
+#else
+#define missed(k) mourned(k)
+#define ignored(k) mourned(k)
+#endif
+#if RANKS == 2
+#define the_dead (missed(0) -> lost(0) : lost(1))
+#else
+#define the_dead (missed(0) -> lost(0) : (missed(1) -> lost(1) : lost(2)))
+#endif
+
+#if IDLES
+#define at_deadline(all) \
+  :: atomic { \
+      timeout && idles > 0 && verdict == 0 -> \
+      assert(!(all) || !any_rank(ignored)); \
+      why = gave_up(me); goto failed \
+    }
+#else
+#define at_deadline(all)
+#endif
+#if TROUBLE
+#define or_give_up(needed, p, all) \
+  at_deadline(all) \
+  :: atomic { \
+      (needed) && !reached(p) && !closed(p) && troubles > 0 -> \
+      troubles--; troubled = true; why = gave_up(me); goto failed \
+    }
+#else
+#define or_give_up(needed, p, all) at_deadline(all)
+#endif
+
+// Where `needed`, waits for p's step; returns, or sets `why` and goes to `failed`. `all`: it is one of the waits for everybody.
+inline wait_for(needed, p, all) {
   if
   :: atomic { !(needed) || reached(p) }
   :: atomic { (needed) && !reached(p) && closed(p) -> why = reason(p); goto failed }
@@ -203,6 +242,9 @@ inline wait_for(needed, p) {
     do
     :: atomic { reached(p) -> break }
     :: atomic { !reached(p) && closed(p) -> why = reason(p); break }
+#if DEATHS
+    :: atomic { (all) && !reached(p) && !closed(p) && any_rank(missed) -> why = the_dead; break }
+#endif
     // The look at the word and the futex call are one: where the word changes between them, the kernel finds another
     // value than the one that was seen, does not sleep, and the loop looks again.
 #if MUTANT == 6
@@ -213,11 +255,21 @@ inline wait_for(needed, p) {
 #endif
       if
       :: asleep[me] == awake
+#if DEATHS
+      // It looks around now and then.
+      :: atomic {
+          (all) && any_rank(missed) ->
+          asleep[me] = awake;
+          if :: reached(p) :: !reached(p) && closed(p) -> why = reason(p) :: else -> why = the_dead fi;
+          break
+        }
+#endif
 #if IDLES
       // A deadline is needed for this alone: a rank that lives and does not call. After a verdict nobody needs it.
       :: atomic {
           timeout && idles > 0 && verdict == 0 ->
           assert(!reached(p));  // else it slept through a step
+          assert(!(all) || !any_rank(ignored));
           asleep[me] = awake; why = gave_up(me); break
         }
 #endif
@@ -229,15 +281,17 @@ inline wait_for(needed, p) {
     od;
     atomic { sleepers[p]--; if :: why != 0 -> goto failed :: else fi }
 #else
-#if IDLES
-  :: atomic { timeout && idles > 0 && verdict == 0 -> why = gave_up(me); goto failed }
+#if DEATHS
+  // Between the two looks anything may happen.
+  :: atomic { (all) && !reached(p) && !closed(p) };
+    if
+    :: atomic { any_rank(missed) -> why = the_dead; goto failed }
+    :: atomic { reached(p) }
+    :: atomic { !reached(p) && closed(p) -> why = reason(p); goto failed }
+    or_give_up(needed, p, all)
+    fi
 #endif
-#if TROUBLE
-  :: atomic {
-      (needed) && !reached(p) && !closed(p) && troubles > 0 ->
-      troubles--; troubled = true; why = gave_up(me); goto failed
-    }
-#endif
+  or_give_up(needed, p, all)
 #endif
   fi
 }
@@ -328,9 +382,9 @@ proctype rank(byte me) {
       record(me, call) = being_overwritten;
       atomic { record(me, call) = call; lent[me] = call; set_wrote(0) };
       make_step();
-      wait_for(true, (me + 1) % RANKS);
+      wait_for(true, (me + 1) % RANKS, true);
 #if RANKS > 2
-      wait_for(true, (me + 2) % RANKS);
+      wait_for(true, (me + 2) % RANKS, true);
 #endif
       atomic { each_rank(check_record) };
       // A late rank finds everybody's record, though they have given up on it; unless somebody went on.
@@ -374,9 +428,9 @@ move:
 #endif
       make_step();
 #if MUTANT != 11
-      wait_for(reads(lower_peer, me), lower_peer);
+      wait_for(reads(lower_peer, me), lower_peer, false);
 #if RANKS > 2
-      wait_for(reads(upper_peer, me), upper_peer);
+      wait_for(reads(upper_peer, me), upper_peer, false);
 #endif
 #endif
 
@@ -384,9 +438,9 @@ move:
       atomic { if :: round + 1 < ROUNDS -> round++ :: else -> round = 0; goto returns fi };
 #if MUTANT != 15
       // Before the first round this has been waited for.
-      wait_for(reads(me, lower_peer), lower_peer);
+      wait_for(reads(me, lower_peer), lower_peer, false);
 #if RANKS > 2
-      wait_for(reads(me, upper_peer), upper_peer);
+      wait_for(reads(me, upper_peer), upper_peer, false);
 #endif
 #endif
       atomic { claim[me] = (MUTANT != 1); goto move };

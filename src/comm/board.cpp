@@ -152,9 +152,9 @@ Waited Board::wait_for(int peer, Deadline deadline, int* lost) {
   return reached(word, steps_) ? Waited::reached : Waited::closed;
 }
 
-int Board::dead_before_its_step() const {
+int Board::first_dead() const {
   for (int r = 0; r < size_; ++r) {
-    if (left(r) == Left::dead && !has_come(r)) return r;
+    if (left(r) == Left::dead) return r;
   }
   return -1;
 }
@@ -168,8 +168,9 @@ Waited Board::sleep_for(Slot& slot, Deadline deadline, int* lost) {
     const uint32_t word = slot.step.load(std::memory_order_seq_cst);
     if (reached(word, steps_)) return Waited::reached;
     if ((word & 1) != 0) return Waited::closed;
-    if (lost != nullptr && processes && dead_before_its_step() >= 0) {
-      *lost = dead_before_its_step();
+    // Somebody has not come yet, so nobody can have come together: the dead rank's own step does not matter.
+    if (const int dead = lost != nullptr && processes ? first_dead() : -1; dead >= 0) {
+      *lost = dead;
       return Waited::closed;
     }
     const auto now = Clock::now();

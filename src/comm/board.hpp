@@ -99,8 +99,8 @@ class Board {
   bool claim();
   void drop_claim();
   void step();
-  // Waits until `peer` has made as many steps as this rank. With `lost`, where all must come: a process that died before
-  // its step ends the wait too, and is named there.
+  // Waits until `peer` has made as many steps as this rank. With `lost`, where all must come: any process that died ends
+  // the wait too, and is named there.
   Waited wait_for(int peer, Deadline deadline, int* lost = nullptr);
 
   void leave(std::string_view farewell);
@@ -133,7 +133,7 @@ class Board {
  private:
   void close(Slot& slot);
   Waited sleep_for(Slot& slot, Deadline deadline, int* lost);
-  int dead_before_its_step() const;
+  int first_dead() const;
   Waited everyone(Deadline deadline, int& culprit);
   void write_record(const Saying& mine, size_t from, uint64_t call);
   void take_records(std::vector<std::span<const std::byte>>& records, uint32_t side, size_t from);

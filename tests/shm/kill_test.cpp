@@ -218,6 +218,35 @@ TEST(Died, ThoughAnotherOneIsWaitedFor) {
   expect_told(ended, 2, "signal 9");
 }
 
+// Rank 1 has announced its call before it dies, and rank 2 is far from it: rank 0 does not wait for that.
+TEST(Died, AfterItAnnouncedThoughAThirdIsLate) {
+  const NothingStays nothing_stays;
+  int gate[2];
+  ASSERT_EQ(pipe(gate), 0);
+  for (const Collective& collective : {kCollectives[0], kCollectives[1], kCollectives[7]}) {
+    SCOPED_TRACE(collective.name);
+    const auto ended = run_processes(3, [&](Comm& comm) {
+      comm.barrier();
+      if (comm.rank() == 1) {
+        std::thread([] {
+          std::this_thread::sleep_for(milliseconds(300));
+          kill(getpid(), SIGKILL);
+        }).detach();
+      }
+      char byte = 0;
+      // Until rank 0 has heard of it.
+      if (comm.rank() == 2 && read(gate[0], &byte, 1) != 1) tell("no gate");
+      const Thrown thrown = thrown_by([&] { collective.call(comm); });
+      if (comm.rank() == 0 && write(gate[1], &byte, 1) != 1) tell("no gate");
+      tell(fmt::format("{}: {}", thrown.type, thrown.text));
+    });
+    EXPECT_TRUE(ended[1].killed_by(SIGKILL));
+    expect_told(ended, 1, "signal 9");
+  }
+  close(gate[0]);
+  close(gate[1]);
+}
+
 TEST(Died, WhileOthersWaitForAMessage) {
   const NothingStays nothing_stays;
   for (const bool sends : {false, true}) {
