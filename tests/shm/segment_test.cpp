@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include <gtest/gtest.h>
@@ -171,6 +172,57 @@ TEST(Limits, AreThoseOfTheMachineOrLess) {
   EXPECT_LE(limit.available_bytes, limit.total_bytes);
   EXPECT_LE(limit.total_bytes, sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE));
   EXPECT_FALSE(limit.set_by.empty());
+}
+
+// A machine of 1 GiB, and control groups: of each the path, the limit and what is in use.
+struct Group {
+  std::string path, most, used, cached = "0";
+};
+shm::MemoryLimit limit_with(const std::vector<Group>& groups, const std::string& own) {
+  char name[] = "/tmp/tessera-limits-XXXXXX";
+  const std::string root = mkdtemp(name);
+  std::filesystem::create_directories(root + "/proc/self");
+  std::ofstream(root + "/proc/meminfo") << "MemTotal: 1048576 kB\nMemFree: 1 kB\nMemAvailable: 524288 kB\n";
+  std::ofstream(root + "/proc/self/cgroup") << own << "\n";
+  for (const Group& group : groups) {
+    const bool v2 = own.starts_with("0::");
+    const std::string folder = root + "/sys/fs/cgroup" + (v2 ? "" : "/memory") + group.path;
+    std::filesystem::create_directories(folder);
+    std::ofstream(folder + (v2 ? "/memory.max" : "/memory.limit_in_bytes")) << group.most;
+    std::ofstream(folder + (v2 ? "/memory.current" : "/memory.usage_in_bytes")) << group.used;
+    std::ofstream(folder + "/memory.stat") << "anon 5\ninactive_file " << group.cached << "\n";
+  }
+  const shm::MemoryLimit limit = shm::memory_limit(root);
+  std::filesystem::remove_all(root);
+  return limit;
+}
+
+TEST(Limits, OfAnOuterGroupThatIsLargerAndNearlyFullHold) {
+  const auto limit =
+      limit_with({{"/outer", "800000", "799000"}, {"/outer/inner", "500000", "100000"}}, "0::/outer/inner");
+  EXPECT_EQ(limit.total_bytes, 500000);
+  EXPECT_EQ(limit.set_by, "control group /sys/fs/cgroup/outer/inner");
+  EXPECT_EQ(limit.available_bytes, 1000);
+  EXPECT_EQ(limit.tightest, "control group /sys/fs/cgroup/outer");
+  EXPECT_EQ(limit.tightest_bytes, 800000);
+}
+
+TEST(Limits, AreTheMachinesWhereGroupsHaveNone) {
+  for (const std::string own : {"0::/a", "0::/", "4:cpu,memory:/a", "3:cpu:/a", ""}) {
+    const auto limit = limit_with({{"/a", "max", "5"}}, own);
+    EXPECT_EQ(limit.total_bytes, 1 << 30) << own;
+    EXPECT_EQ(limit.available_bytes, 1 << 29) << own;
+    EXPECT_EQ(limit.tightest, "the machine") << own;
+  }
+}
+
+TEST(Limits, LeaveOutWhatCanBeReclaimed) {
+  for (const std::string own : {"0::/a", "4:cpu,memory:/a"}) {
+    const auto limit = limit_with({{"/a", "600000", "500000", "300000"}}, own);
+    EXPECT_EQ(limit.available_bytes, 400000) << own;
+    EXPECT_EQ(limit.total_bytes, 600000) << own;
+    EXPECT_EQ(limit_with({{"/a", "600000", "700000"}}, own).available_bytes, 0) << own;
+  }
 }
 
 // In a child of a rank a Comm only throws, and the rank does not mind.

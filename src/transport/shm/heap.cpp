@@ -158,7 +158,7 @@ void Heap::check_limit(size_t bytes) {
     throw Error(
         fmt::format("rank {} needs {} bytes of shared memory, but {} has {} left of {}. Use fewer or smaller tensors, "
                     "or raise the limit",
-                    rank_, wanted, limit.set_by, limit.available_bytes, limit.total_bytes));
+                    rank_, wanted, limit.tightest, limit.available_bytes, limit.tightest_bytes));
   }
   credit_ = (limit.available_bytes - wanted) / 8 / segment_->ranks();
 }
