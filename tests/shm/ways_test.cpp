@@ -10,6 +10,7 @@
 #include "support/processes.hpp"
 #include "transport/chunks.hpp"
 #include "transport/shm/heap.hpp"
+#include "transport/shm/limits.hpp"
 #include "transport/shm/shm.hpp"
 
 namespace tessera::test {
@@ -177,16 +178,22 @@ TEST(Ways, AFullHeapIsNoError) {
                      {.heap_bytes = 32 << 20});
 }
 
+// In the heap, and where it has no room: the limit is asked before both.
 TEST(Ways, MoreThanThereIsIsAnErrorThatSaysSo) {
-  run_processes_well(
-      1,
-      [](Comm& comm) {
-        const Thrown thrown = thrown_by([&] { comm.allocate(DType::f32, {int64_t{1} << 41}); });
-        EXPECT_EQ(thrown.type, "Error");
-        EXPECT_TRUE(contains(thrown.text, "bytes of shared memory, but") || contains(thrown.text, "cannot allocate"))
-            << thrown.text;
-      },
-      {.heap_bytes = int64_t{1} << 43});
+  const int64_t total = shm::memory_limit().total_bytes;
+  for (const bool shared : {true, false}) {
+    run_processes_well(
+        2,
+        [=](Comm& comm) {
+          const Thrown thrown = thrown_by([&] { comm.allocate(DType::u8, {total + 1}); });
+          EXPECT_EQ(thrown.type, "Error");
+          EXPECT_TRUE(contains(thrown.text, fmt::format("bytes of {} memory, but", shared ? "shared" : "private")))
+              << thrown.text;
+          EXPECT_TRUE(contains(thrown.text, "raise the limit")) << thrown.text;
+          check_gather(comm, comm.allocate(DType::f32, {kLarge}));
+        },
+        {.heap_bytes = shared ? 2 * total : int64_t{32} << 20});
+  }
 }
 
 TEST(Ways, MemoryOutlivesTheCommunicator) {

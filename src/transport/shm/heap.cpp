@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <tessera/error.hpp>
+#include <tessera/pool.hpp>
 
 #include "tensor/coldness.hpp"
 #include "tensor/poison.hpp"
@@ -101,7 +102,7 @@ size_t Heap::take_fresh(size_t bytes) {
   else last = free_by_place_.end();
   if (bytes > end_ - offset) return kNone;
   const size_t grown = offset + bytes - fresh_;
-  check_limit(grown);
+  check_limit(static_cast<int64_t>(grown), 0, "shared");
   if (last != free_by_place_.end()) erase_free(last);
   if (grown >= kPopulate) madvise(base_ + fresh_, grown, MADV_POPULATE_WRITE);
   fresh_ = offset + bytes;
@@ -145,22 +146,28 @@ void Heap::erase_free(std::map<size_t, size_t>::iterator block) {
   free_by_place_.erase(block);
 }
 
-// Shared memory that is not there is a kill or a SIGBUS at the first touch. Asking takes longer than a small call, so an
+// Blocks of the pool that nobody uses hold memory already, and are taken first.
+void Heap::check_private(int64_t bytes) {
+  std::lock_guard lock(guard_);
+  check_limit(bytes, pool::usage().cached_bytes, "private");
+}
+
+// Memory that is not there is a kill or a SIGBUS at the first touch. Asking takes longer than a small call, so an
 // answer is good for an eighth of what was there, shared by the ranks.
-void Heap::check_limit(size_t bytes) {
-  const auto wanted = static_cast<int64_t>(bytes);
+void Heap::check_limit(int64_t wanted, int64_t cached_bytes, const char* kind) {
   if (wanted <= credit_) {
     credit_ -= wanted;
     return;
   }
   const MemoryLimit limit = memory_limit();
-  if (wanted > limit.available_bytes) {
+  const int64_t fresh = std::max<int64_t>(wanted - cached_bytes, 0);
+  if (fresh > limit.available_bytes) {
     throw Error(
-        fmt::format("rank {} needs {} bytes of shared memory, but {} has {} left of {}. Use fewer or smaller tensors, "
+        fmt::format("rank {} needs {} bytes of {} memory, but {} has {} left of {}. Use fewer or smaller tensors, "
                     "or raise the limit",
-                    rank_, wanted, limit.tightest, limit.available_bytes, limit.tightest_bytes));
+                    rank_, wanted, kind, limit.tightest, limit.available_bytes, limit.tightest_bytes));
   }
-  credit_ = (limit.available_bytes - wanted) / 8 / segment_->ranks();
+  credit_ = (limit.available_bytes - fresh) / 8 / segment_->ranks();
 }
 
 }  // namespace tessera::shm

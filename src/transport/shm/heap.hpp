@@ -21,6 +21,9 @@ class Heap : public std::enable_shared_from_this<Heap> {
   // segment. Null where the arena is full. Throws Error where the machine, or the control group, has no memory left.
   std::shared_ptr<std::byte> allocate(int64_t bytes);
 
+  // Throws Error where the machine, or the control group, has not so much memory left for the process's own use.
+  void check_private(int64_t bytes);
+
   // Where `data` lies in the arena; -1: it does not.
   int64_t offset_of(const void* data) const;
 
@@ -42,7 +45,7 @@ class Heap : public std::enable_shared_from_this<Heap> {
   void give(size_t offset, size_t bytes);
   void add_free(size_t offset, size_t bytes);
   void erase_free(std::map<size_t, size_t>::iterator block);
-  void check_limit(size_t bytes);
+  void check_limit(int64_t wanted, int64_t cached_bytes, const char* kind);
 
   static constexpr size_t kNone = SIZE_MAX;
 

@@ -136,6 +136,7 @@ Tensor ShmTransport::allocate(DType dtype, const Dims& shape) {
   auto block = world_->heap().allocate(bytes);
   if (block != nullptr) return Tensor::view(block.get(), dtype, shape, row_major(shape), block);
   ++heap_misses_;
+  world_->heap().check_private(bytes);
   return Tensor::empty(dtype, shape);
 }
 
