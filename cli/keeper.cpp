@@ -21,8 +21,7 @@ void close_from_to(unsigned first, unsigned last, unsigned limit) {
 }
 
 // Whoever reads what the launcher prints waits for the end of every descriptor: the keeper must hold none of them.
-void close_all_but(std::vector<unsigned> kept) {
-  std::sort(kept.begin(), kept.end());
+void close_all_but(std::span<const unsigned> kept) {
   const unsigned limit = static_cast<unsigned>(sysconf(_SC_OPEN_MAX));
   unsigned first = 0;
   for (const unsigned d : kept) {
@@ -50,13 +49,13 @@ void kill_group(const RankProcess& rank) {
   if (!has_ended(process)) kill(-rank.pid, SIGKILL);
 }
 
-[[noreturn]] void keep(std::span<const RankProcess> ranks, int launcher, const shm::Segment& segment) {
+// The launcher may have threads by now, so this does nothing but system calls.
+[[noreturn]] void keep(std::span<const RankProcess> ranks, int launcher, std::span<const unsigned> kept,
+                       const shm::Segment& segment) {
   setsid();  // what is sent to the launcher's group or terminal is not for the keeper
   prctl(PR_SET_NAME, "tessera-keeper");
-  std::vector<unsigned> kept = {static_cast<unsigned>(launcher)};
-  for (const RankProcess& rank : ranks) kept.push_back(static_cast<unsigned>(rank.process.get()));
   munmap(segment.all().data(), segment.all().size());  // or the ranks' memory would live as long as the keeper
-  close_all_but(std::move(kept));
+  close_all_but(kept);
   [[maybe_unused]] const int moved = chdir("/");
   wait_for(launcher);
   for (const RankProcess& rank : ranks) kill_group(rank);
@@ -67,9 +66,12 @@ void kill_group(const RankProcess& rank) {
 
 pid_t start_keeper(std::span<const RankProcess> ranks, const shm::Segment& segment) {
   const Descriptor launcher = watch_process(getpid());
+  std::vector<unsigned> kept = {static_cast<unsigned>(launcher.get())};
+  for (const RankProcess& rank : ranks) kept.push_back(static_cast<unsigned>(rank.process.get()));
+  std::sort(kept.begin(), kept.end());
   const pid_t child = fork();
   if (child < 0) fail_with_errno("cannot start a process");
-  if (child == 0) keep(ranks, launcher.get(), segment);
+  if (child == 0) keep(ranks, launcher.get(), kept, segment);
   return child;
 }
 

@@ -87,6 +87,7 @@ class Launcher {
 
   void wait();
   void reap();
+  void replace_keeper();
   void on_end(RankProcess& rank);
   void on_failure(int rank);
   void on_signal(int signal);
@@ -139,7 +140,7 @@ void Launcher::start() {
   }
   running_ = ranks_.size();
   keeper_ = start_keeper(ranks_, *segment_);
-  if (job_.prefix) start_relays(std::move(output), std::move(errors));  // threads: after the last fork
+  if (job_.prefix) start_relays(std::move(output), std::move(errors));  // threads: after the ranks are forked
   if (job_.verbose) {
     for (size_t r = 0; r < ranks_.size(); ++r) {
       say("rank {} is process {}{}", r, ranks_[r].pid,
@@ -189,11 +190,20 @@ void Launcher::wait() {
 void Launcher::reap() {
   int status = 0;
   for (pid_t pid = 0; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
-    if (pid == keeper_) keeper_ = -1;
+    if (pid == keeper_) replace_keeper();
     const auto found = rank_of_.find(pid);
     if (found == rank_of_.end() || ranks_[found->second].reaped) continue;
     ranks_[found->second].status = status;
     ranks_[found->second].reaped = true;
+  }
+}
+
+// Without one the ranks that have not joined would outlive a launcher that is killed.
+void Launcher::replace_keeper() {
+  keeper_ = -1;
+  try {
+    keeper_ = start_keeper(ranks_, *segment_);
+  } catch (const Error&) {  // no room for another process: the job goes on without
   }
 }
 

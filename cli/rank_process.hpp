@@ -79,7 +79,8 @@ class Starter {
   Pipe gate_, failures_;
 };
 
-// Forks the keeper: it waits for the end of this process and then kills the groups of all ranks. Its own end harms nobody.
+// Forks the keeper: it waits for the end of this process and then kills the groups of all ranks. Its own end harms nobody:
+// the launcher starts another one.
 pid_t start_keeper(std::span<const RankProcess> ranks, const shm::Segment& segment);
 
 }  // namespace tessera::cli

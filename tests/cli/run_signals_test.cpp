@@ -162,6 +162,23 @@ TEST(RunKeeper, CanBeKilled) {
   EXPECT_EQ(job.wait().code, 0);
 }
 
+TEST(RunKeeper, IsReplacedSoThatTheLauncherMayBeKilledAfterIt) {
+  for (const std::vector<std::string>& options : std::vector<std::vector<std::string>>{{}, {"--no-prefix"}}) {
+    Launched job(bash_ranks(3, kWithChildren, options));
+    ASSERT_TRUE(job.until("ready", 3));
+    pid_t keeper = job.keeper();
+    for (int i = 0; i < 3; ++i) {
+      const pid_t before = keeper;
+      ASSERT_EQ(kill(before, SIGKILL), 0);
+      while ((keeper = job.keeper()) == before) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      ASSERT_GT(keeper, 0) << "there is no new one";
+    }
+    job.signal(SIGKILL);
+    EXPECT_TRUE(job.shrinks_to(0));
+    EXPECT_EQ(job.wait().signal, SIGKILL);
+  }
+}
+
 TEST(RunLeftBehind, IsEndedWithTheJob) {
   const Ending ending = run_cli(bash_ranks(2, "sleep 1000 & echo bye", {"--grace", "0.1"}));
   EXPECT_EQ(ending.code, 0) << ending.errors;
