@@ -1,6 +1,7 @@
 // The launcher's memory and its hand-over: what is damaged, foreign or closed is an error, and nothing leaks out.
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -223,6 +224,39 @@ TEST(Limits, LeaveOutWhatCanBeReclaimed) {
     EXPECT_EQ(limit.total_bytes, 600000) << own;
     EXPECT_EQ(limit_with({{"/a", "600000", "700000"}}, own).available_bytes, 0) << own;
   }
+}
+
+// Ranks that may open so many files more, and join.
+std::vector<Ended> join_with_files(const std::shared_ptr<Segment>& segment, int more) {
+  return run_processes(2, [](Comm& comm) { expect_alive(comm); }, {.come = [&](int rank) {
+                         const int next = dup(0);
+                         close(next);
+                         rlimit limit = {};
+                         getrlimit(RLIMIT_NOFILE, &limit);
+                         limit.rlim_cur = static_cast<rlim_t>(next + more);
+                         setrlimit(RLIMIT_NOFILE, &limit);
+                         return shm::connect(segment, rank, shm::Way::choose, {});
+                       }});
+}
+
+TEST(Join, WithTooFewDescriptorsSaysSo) {
+  int worked = 0;
+  for (int more = 0; more < 6; ++more) {
+    for (const Ended& e : join_with_files(Segment::create(2, kArena), more)) {
+      worked += e.exited(0) ? 1 : 0;
+      EXPECT_TRUE(e.exited(0) || contains(e.threw, "raise ulimit -n")) << more << ": " << e.threw;
+      EXPECT_EQ(e.failures, "");
+    }
+  }
+  EXPECT_GE(worked, 2) << "with enough of them";
+  EXPECT_LE(worked, 10) << "with none";
+}
+
+TEST(Join, WhileAnotherProcessOfTheRankJoinsNamesNoProcess) {
+  const auto segment = Segment::create(2, kArena);
+  segment->place(0).joined.store(1);
+  const Thrown thrown = thrown_by([&] { shm::connect(segment, 0, shm::Way::choose, {}); });
+  EXPECT_TRUE(contains(thrown.text, "rank 0 has joined already: ")) << thrown;
 }
 
 // In a child of a rank a Comm only throws, and the rank does not mind.

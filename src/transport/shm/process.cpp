@@ -1,5 +1,6 @@
 #include "transport/shm/process.hpp"
 
+#include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/syscall.h>
@@ -9,9 +10,13 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <fstream>
+#include <cstring>
 #include <sstream>
 #include <string>
+
+#include <fmt/format.h>
+
+#include <tessera/error.hpp>
 
 namespace tessera::shm {
 namespace {
@@ -21,10 +26,25 @@ struct ProcessStat {
   uint64_t started = 0;  // 0: there is no such process
 };
 
+// That this process has no descriptor left says nothing of the other one.
+[[noreturn]] void throw_blind(int64_t pid) {
+  const bool files = errno == EMFILE || errno == ENFILE;
+  throw Error(
+      fmt::format("cannot look at process {}: {}{}", pid, std::strerror(errno), files ? "; raise ulimit -n" : ""));
+}
+
+std::string stat_line(int64_t pid) {
+  const int file = open(fmt::format("/proc/{}/stat", pid).c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0 && (errno == EMFILE || errno == ENFILE)) throw_blind(pid);
+  if (file < 0) return "";
+  std::array<char, 1024> line;
+  const ssize_t got = read(file, line.data(), line.size());
+  close(file);
+  return {line.data(), static_cast<size_t>(std::max<ssize_t>(got, 0))};
+}
+
 ProcessStat stat_of(int64_t pid) {
-  std::ifstream in("/proc/" + std::to_string(pid) + "/stat");
-  std::string line;
-  std::getline(in, line);
+  const std::string line = stat_line(pid);
   // The second field, the program's name in parentheses, may hold anything; the start is field 22.
   const size_t after_name = line.rfind(')');
   if (after_name == std::string::npos) return {};
@@ -48,9 +68,15 @@ bool lives(const Identity& process) {
 
 int open_process(int64_t pid, uint64_t started) {
   const auto descriptor = static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(pid), 0));
-  if (descriptor < 0) return -1;
-  // The number cannot change hands any more without the descriptor telling: so the start says which process it is.
-  if (start_time(pid) == started) return descriptor;
+  if (descriptor < 0 && errno == ESRCH) return -1;
+  if (descriptor < 0) throw_blind(pid);
+  try {
+    // The number cannot change hands any more without the descriptor telling: so the start says which process it is.
+    if (start_time(pid) == started) return descriptor;
+  } catch (...) {
+    close(descriptor);
+    throw;
+  }
   close(descriptor);
   return -1;
 }

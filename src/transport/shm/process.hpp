@@ -11,6 +11,8 @@
 
 namespace tessera::shm {
 
+// All of these throw Error where this process has no descriptor left to look with.
+
 // When the process began, in ticks since boot; 0: there is none.
 uint64_t start_time(int64_t pid);
 

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 
 #include <fmt/format.h>
@@ -57,9 +58,9 @@ void World::join(Deadline deadline) {
   uint32_t state = absent;
   if (!mine.joined.compare_exchange_strong(state, joining)) {
     throw Error(
-        fmt::format("rank {} has joined already (pid {}): {} works once, in one process of a rank. "
+        fmt::format("rank {} has joined already{}: {} works once, in one process of a rank. "
                     "Use comm.split(0) for another communicator",
-                    rank_, mine.identity.pid, call()));
+                    rank_, state == present ? fmt::format(" (pid {})", mine.identity.pid) : "", call()));
   }
   admit_readers(segment_->led() ? segment_->launcher() : getppid());
   mine.identity = own_identity();
@@ -76,6 +77,10 @@ void World::join(Deadline deadline) {
   }
   if (segment_->led()) watch_launcher();
   watched_.back() = eventfd(0, EFD_CLOEXEC);
+  if (watched_.back() < 0) {
+    throw Error(
+        fmt::format("{}: rank {} cannot watch the others: {}; raise ulimit -n", call(), rank_, std::strerror(errno)));
+  }
   start_watching();
   probe_peers(deadline);
 }
