@@ -52,6 +52,7 @@ Comm Comm::from_env(const RunOptions& options) {
     throw Error(fmt::format("{} is {}, but the launcher's memory is for {}", shm::kRanksVariable, given->ranks,
                             segment->ranks()));
   }
+  shm::keep_last_words(segment, given->rank);  // first: what goes wrong from here on is told too
   // What this rank starts in its turn is no rank.
   for (const char* name : {shm::kRankVariable, shm::kRanksVariable, shm::kDescriptorVariable}) unsetenv(name);
   return shm::connect(std::move(segment), given->rank, shm::parse_way(std::getenv("TESSERA_SHM_WAY")), options);

@@ -262,6 +262,15 @@ TEST(RunProgram, NamesTheRankThatThrew) {
             "std::runtime_error: out of?disk");
 }
 
+TEST(RunProgram, ThatCannotJoinSaysWhy) {
+  const Ending ending =
+      run_cli(bash_ranks(2, std::string("TESSERA_SHM_WAY=foo exec ") + TESSERA_RANK_PROGRAM + " gather"));
+  EXPECT_EQ(ending.code, 134);
+  EXPECT_NE(lines_of(ending.errors).back().find("nobody caught: tessera::Error: TESSERA_SHM_WAY is \"foo\""),
+            std::string::npos)
+      << ending.errors;
+}
+
 TEST(RunProgram, NamesTheRankThatLeftThoughOthersEndedBefore) {
   const Ending ending = run_program(3, "leave", {"--grace", "60"});
   EXPECT_EQ(ending.code, 3);

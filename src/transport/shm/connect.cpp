@@ -61,15 +61,17 @@ Comm connect(std::shared_ptr<Segment> segment, int rank, Way way, const RunOptio
   return connect(std::move(segment), rank, way, options, deadline_of(options));
 }
 
+void keep_last_words(const std::shared_ptr<Segment>& segment, int rank) {
+  // It keeps the memory for good, and only a launcher would read it.
+  if (testament != nullptr || !segment->led()) return;
+  testament = new Testament{segment, rank};
+  terminate_before = std::set_terminate(leave_last_words);
+}
+
 Comm connect(std::shared_ptr<Segment> segment, int rank, Way way, const RunOptions& options, Deadline deadline) {
   auto world = std::make_shared<World>(segment, rank, way, deadline);
   auto state = std::make_shared<detail::CommState>(std::make_unique<ShmTransport>(std::move(world), options.probe),
                                                    options.name, options.timeout);
-  // It keeps the memory for good, and only a launcher would read it.
-  if (testament == nullptr && segment->led()) {
-    testament = new Testament{segment, rank};
-    terminate_before = std::set_terminate(leave_last_words);
-  }
   return Comm(std::move(state));
 }
 

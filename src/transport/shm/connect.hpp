@@ -14,6 +14,9 @@ namespace tessera::shm {
 Comm connect(std::shared_ptr<Segment> segment, int rank, Way way, const RunOptions& options);
 Comm connect(std::shared_ptr<Segment> segment, int rank, Way way, const RunOptions& options, Deadline deadline);
 
+// From now on an exception that nobody catches in this process is told to the launcher, if there is one.
+void keep_last_words(const std::shared_ptr<Segment>& segment, int rank);
+
 // When the time that a call may wait, counted from now, is over.
 Deadline deadline_of(const RunOptions& options);
 
