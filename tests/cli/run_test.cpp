@@ -1,4 +1,5 @@
 // `tessera run`: what it passes on, what it returns, how it ends a job. Scripts wait for events, never for a time.
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -217,10 +218,41 @@ TEST(Run, BindsRanksToCores) {
   EXPECT_EQ(count_of(ending.errors, ", bound to CPU "), 5) << ending.errors;
 }
 
+// Processes that hold the anonymous file with this number, open or mapped.
+int holders_of(const std::string& inode) {
+  int count = 0;
+  std::error_code error;
+  for (const auto& process : std::filesystem::directory_iterator("/proc", error)) {
+    bool holds = false;
+    for (const std::string& line : lines_of(read_file(process.path() / "maps"))) {
+      holds = holds ||
+              (line.find(" " + inode + " ") != std::string::npos && line.find("/memfd:tessera") != std::string::npos);
+    }
+    for (const auto& file : std::filesystem::directory_iterator(process.path() / "fd", error)) {
+      struct stat status = {};
+      holds = holds || (std::filesystem::read_symlink(file, error).string().starts_with("/memfd:tessera") &&
+                        stat(file.path().c_str(), &status) == 0 && std::to_string(status.st_ino) == inode);
+    }
+    count += holds ? 1 : 0;
+  }
+  return count;
+}
+
+// The memory is an anonymous file: it is gone when no process holds it.
 TEST(Run, LeavesNothingInSharedMemory) {
-  run_cli(bash_ranks(2, "kill -KILL $$"));
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
-    EXPECT_EQ(entry.path().string().find("tessera"), std::string::npos) << entry.path();
+  for (const std::string end : {"kill -KILL $$", "true", "kill -KILL $PPID; sleep 1000"}) {
+    const Folder folder;
+    const std::string script = "echo \"inode $(stat -L -c %i /proc/$$/fd/$TESSERA_SHM_FD) .\"; until [ -e " +
+                               (folder / "go") + " ]; do sleep 0.01; done; ";
+    Launched job(bash_ranks(2, script + end, {"--grace", "0.1"}));
+    ASSERT_TRUE(job.until(" .\n", 2));
+    const size_t at = job.output().find("inode ") + 6;
+    const std::string inode = job.output().substr(at, job.output().find(' ', at) - at);
+    EXPECT_GT(holders_of(inode), 0) << "while it runs: " << job.output();
+    std::ofstream(folder / "go") << "go";
+    job.wait();
+    EXPECT_TRUE(job.shrinks_to(0));
+    EXPECT_EQ(holders_of(inode), 0) << end;
   }
 }
 

@@ -1,9 +1,11 @@
 // A rank that dies, at any point of any call: the others hear of it at once, by name, and nothing stays behind.
 #include <dirent.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
 #include <random>
 #include <thread>
 
@@ -82,24 +84,32 @@ std::vector<std::string> files_in(const char* folder) {
   return names;
 }
 
-// What is ours in /dev/shm: an MPI that runs meanwhile has files there too.
-std::vector<std::string> shared_files() {
-  auto names = files_in("/dev/shm");
-  std::erase_if(names, [](const std::string& name) { return !contains(name, "tessera"); });
-  return names;
+int mapped_segments() {
+  std::ifstream in("/proc/self/maps");
+  int count = 0;
+  for (std::string line; std::getline(in, line);) count += contains(line, "memfd:tessera") ? 1 : 0;
+  return count;
 }
 
-// While it lives nothing may come to stay: no file in /dev/shm, no descriptor, no child.
+// While it lives nothing may come to stay: no mapping, no descriptor, no process that a rank started. Shared memory is an
+// anonymous file: it is gone when no process holds it.
 class NothingStays {
  public:
+  NothingStays() { prctl(PR_SET_CHILD_SUBREAPER, 1); }  // children of dead ranks become ours
   ~NothingStays() {
-    EXPECT_EQ(shared_files(), shm_);
+    const auto end = Clock::now() + std::chrono::seconds(60);
+    pid_t left = 0;
+    while ((left = waitpid(-1, nullptr, WNOHANG)) >= 0 && Clock::now() < end) {
+      if (left == 0) std::this_thread::sleep_for(milliseconds(1));
+    }
+    EXPECT_EQ(left, -1) << "a process is left";
+    EXPECT_EQ(mapped_segments(), segments_);
     EXPECT_EQ(files_in("/proc/self/fd").size(), descriptors_);
-    EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "a child is left";
+    prctl(PR_SET_CHILD_SUBREAPER, 0);
   }
 
  private:
-  std::vector<std::string> shm_ = shared_files();
+  int segments_ = mapped_segments();
   size_t descriptors_ = files_in("/proc/self/fd").size();
 };
 
@@ -120,6 +130,7 @@ void expect_told(const std::vector<Ended>& ended, int victim, const std::string&
 std::vector<Ended> with_death(int ranks, int victim, const Collective& collective, Moment moment,
                               const std::function<void()>& death, shm::Way way = shm::Way::choose) {
   ProcessOptions options{.way = way};
+  options.run.timeout = std::chrono::minutes(5);
   options.run.probe = [=](Moment now, int rank, int64_t call) {
     if (now == moment && rank == victim && call == 2) death();
   };
@@ -127,12 +138,15 @@ std::vector<Ended> with_death(int ranks, int victim, const Collective& collectiv
       ranks,
       [&](Comm& comm) {
         comm.barrier();
+        const auto start = Clock::now();
         const Thrown thrown = thrown_by([&] {
           collective.call(comm);
           comm.barrier();
           if (comm.rank() == victim) death();  // where the call has no such moment
           comm.barrier();
         });
+        // The timeout is five minutes: who waited for it did not hear of the death.
+        EXPECT_LT(Clock::now() - start, std::chrono::seconds(20));
         tell(fmt::format("{}: {}", thrown.type, thrown.text));
       },
       options);

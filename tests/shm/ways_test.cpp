@@ -1,4 +1,11 @@
 // How bytes get from process to process: the statistics tell, and the heap behind it.
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
+#include <cerrno>
+#include <cstddef>
 #include <numeric>
 #include <random>
 
@@ -9,6 +16,7 @@
 #include "support/failures.hpp"
 #include "support/processes.hpp"
 #include "transport/chunks.hpp"
+#include "transport/shm/connect.hpp"
 #include "transport/shm/heap.hpp"
 #include "transport/shm/limits.hpp"
 #include "transport/shm/shm.hpp"
@@ -60,10 +68,6 @@ TEST(Ways, TheSharedHeapIsReadInPlace) {
     EXPECT_EQ(comm.stats().bytes_received, 2 * all.bytes());
     EXPECT_EQ(comm.stats().bytes_attached + comm.stats().bytes_staged, 0);
   });
-}
-
-TEST(Ways, OrdinaryMemoryMayBeReadByTheKernel) {
-  if (!attach_allowed()) GTEST_SKIP() << "the system does not let processes read each other's memory";
 }
 
 // By the kernel where it may, else staged: which of the two was tried apart from the transport.
@@ -194,6 +198,39 @@ TEST(Ways, MoreThanThereIsIsAnErrorThatSaysSo) {
         },
         {.heap_bytes = shared ? 2 * total : int64_t{32} << 20});
   }
+}
+
+// From here on this process is refused what reading other processes' memory takes.
+bool forbid_attach() {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program = {static_cast<unsigned short>(std::size(filter)), filter};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+// What that one would have to read is staged. Whom the others may read, and it need not, is still read by them.
+TEST(Ways, OneRankThatMayReadNobodyGetsAllTheSame) {
+  const auto segment = shm::Segment::create(3, int64_t{64} << 20);
+  run_processes_well(3,
+                     [](Comm& comm) {
+                       const Tensor x = Tensor::empty(DType::f32, {kLarge});
+                       check_gather(comm, x);
+                       EXPECT_EQ(comm.stats().bytes_attached, 0);
+                       EXPECT_EQ(comm.stats().bytes_staged, x.bytes());
+                       all_reduce(comm, x);
+                       Comm allowed = comm.split(comm.rank() == 1);
+                       check_gather(allowed, x);
+                       const bool attached = comm.rank() != 1 && attach_allowed();
+                       EXPECT_EQ(allowed.stats().bytes_attached, attached ? x.bytes() : 0);
+                     },
+                     {.come = [&](int rank) {
+                       if (rank == 1 && !forbid_attach()) throw Error("there is no seccomp here");
+                       return shm::connect(segment, rank, Way::choose, {});
+                     }});
 }
 
 TEST(Ways, MemoryOutlivesTheCommunicator) {
