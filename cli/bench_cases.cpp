@@ -102,8 +102,8 @@ int64_t parse_size(const std::string& text) {
   while (digits < text.size() && std::isdigit(static_cast<unsigned char>(text[digits])) != 0) ++digits;
   std::string unit = text.substr(digits);
   std::transform(unit.begin(), unit.end(), unit.begin(), [](unsigned char c) { return std::tolower(c); });
-  constexpr std::pair<const char*, int> kUnits[] = {{"", 0},   {"b", 0},    {"k", 10}, {"kib", 10},
-                                                    {"m", 20}, {"mib", 20}, {"g", 30}, {"gib", 30}};
+  constexpr std::pair<const char*, int> kUnits[] = {{"", 0},     {"b", 0},  {"k", 10},   {"kib", 10}, {"m", 20},
+                                                    {"mib", 20}, {"g", 30}, {"gib", 30}, {"t", 40},   {"tib", 40}};
   for (const auto& [name, shift] : kUnits) {
     if (digits == 0 || digits > 10 || unit != name) continue;
     const int64_t number = std::stoll(text.substr(0, digits));

@@ -108,7 +108,7 @@ void add_options(CLI::App& command, BenchOptions& options) {
       ->type_name("O,…");
   command.add_flag("--rewrite", options.rewrite, "Every rank writes to its input before each call, in the time of it");
   command.add_option("--seconds", options.seconds, "For each contender and case; 0.5 if not given")
-      ->check(CLI::PositiveNumber.description(""))
+      ->check(seconds_above_zero())
       ->type_name("S");
   command.add_option("--python", options.python, "With torch, for gloo; $TESSERA_PYTHON or python3 if not given")
       ->type_name("P");

@@ -131,7 +131,7 @@ Command add_calibrate(CLI::App& app) {
       ->type_name("SIZE")
       ->capture_default_str();
   command->add_option("--seconds", options->seconds, "How long to measure, about")
-      ->check(CLI::PositiveNumber.description(""))
+      ->check(seconds_above_zero())
       ->type_name("S")
       ->capture_default_str();
   command->add_flag("--json", options->json, "Print all figures as one JSON object instead");

@@ -29,6 +29,10 @@ Command add_plan(CLI::App& app);
 // `from_dashes` outlives the command: "--" and what stood behind it, not parsed.
 Command add_run(CLI::App& app, const std::vector<std::string>& from_dashes);
 
+// A number of seconds, above zero or from it on. In place of CLI11's, which tells its bounds to the last digit.
+CLI::Validator seconds_above_zero();
+CLI::Validator seconds_from_zero();
+
 // Colours on this descriptor: a terminal, and NO_COLOR (no-color.org) not set.
 bool wants_color(int descriptor);
 

@@ -63,8 +63,6 @@ struct RunOptions {
 
 void add_options(CLI::App& command, RunOptions& options) {
   CLI::Validator ranks = CLI::Range(1, shm::kMaxRanks);
-  const CLI::Validator seconds([](const std::string& text) { return check_seconds(text, true); }, "");
-  const CLI::Validator some_seconds([](const std::string& text) { return check_seconds(text, false); }, "");
   command
       .add_option("-n,--ranks", options.job.ranks,
                   fmt::format("How many ranks, 1 to {}; else one a CPU", shm::kMaxRanks))
@@ -83,14 +81,14 @@ void add_options(CLI::App& command, RunOptions& options) {
   command.add_flag("--bind", options.bind, "Bind each rank to cores of its own");
   command.add_flag("--no-prefix", options.no_prefix, "Ranks print for themselves, without [rank] before each line");
   command.add_option("--timeout", options.job.timeout, "How long a call waits for a peer, in seconds")
-      ->check(some_seconds)
+      ->check(seconds_above_zero())
       ->type_name("S");
   command.add_option("--heap", options.heap, "Most shared memory that a rank can take, such as 8GiB")
       ->type_name("BYTES");
   command.add_flag("--keep-going", options.job.keep_going, "Leave the others alone when a rank fails");
   command
       .add_option("--grace", options.job.grace_s, "How long the others may go on when a rank has failed, in seconds")
-      ->check(seconds)
+      ->check(seconds_from_zero())
       ->type_name("S")
       ->capture_default_str();
   command.add_flag("-v,--verbose", options.job.verbose, "Tell each rank's process, its cores and its end");
@@ -133,6 +131,14 @@ int run_program(const CLI::App& command, RunOptions& options, const std::vector<
 }
 
 }  // namespace
+
+CLI::Validator seconds_above_zero() {
+  return CLI::Validator([](const std::string& text) { return check_seconds(text, false); }, "");
+}
+
+CLI::Validator seconds_from_zero() {
+  return CLI::Validator([](const std::string& text) { return check_seconds(text, true); }, "");
+}
 
 Command add_run(CLI::App& app, const std::vector<std::string>& from_dashes) {
   const auto options = std::make_shared<RunOptions>();

@@ -253,6 +253,7 @@ void Board::verdict(uint32_t& kind, std::string& text) const {
   const Slot& slot = slots_[writer < static_cast<uint32_t>(size_) ? writer : static_cast<uint32_t>(rank_)];
   kind = slot.verdict_kind;
   text.assign(slot.verdict_text, strnlen(slot.verdict_text, kVerdictBytes));
+  if (text.empty()) text = "the shared memory of the communicator is damaged: there is a verdict, and nobody's text";
 }
 
 bool Board::any_to_shrink(uint32_t state) const {

@@ -215,11 +215,13 @@ TEST_F(Bench, RefusesWhatItDoesNotKnowInOneLine) {
                                                           {"all_gather", "--sizes", "0"},
                                                           {"all_gather", "--sizes", ""},
                                                           {"all_gather", "--sizes", "1KiB,8GiB"},
+                                                          {"all_gather", "--sizes", "999TiB"},
                                                           {"all_gather", "--skew", "odd"},
                                                           {"all_gather", "--dims", "2"},
                                                           {"all_gather", "--ranks", "0"},
                                                           {"all_gather", "--against", "nccl"},
                                                           {"all_gather", "--seconds", "-1"},
+                                                          {"all_gather", "--seconds", "0"},
                                                           {"reduce_scatter", "--dims", "1"},
                                                           {"all_reduce", "--skew", "ragged"},
                                                           {"all_gather", "--bogus"}};
@@ -230,7 +232,10 @@ TEST_F(Bench, RefusesWhatItDoesNotKnowInOneLine) {
     const std::string text = err();
     EXPECT_TRUE(text.starts_with("tessera")) << text;
     EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
+    EXPECT_LT(text.size(), 200u) << text;
   }
+  run({"all_gather", "--sizes", "999TiB"});
+  EXPECT_NE(err().find("999TiB is not between 1 byte and 4 GiB"), std::string::npos);
   EXPECT_EQ(run({"all_gather", "--json", "/nowhere/at/all"}), 1);
   EXPECT_NE(err().find("/nowhere/at/all"), std::string::npos) << err();
 }

@@ -228,6 +228,15 @@ TEST(Board, TheFirstVerdictStands) {
   }
 }
 
+TEST(Board, SaysThatItIsDamagedWhereAVerdictIsNobodys) {
+  Shared shared(2);
+  shared.head().verdict.store(77);
+  uint32_t kind = 0;
+  std::string text;
+  shared.board(1).verdict(kind, text);
+  EXPECT_TRUE(contains(text, "damaged")) << text;
+}
+
 TEST(Board, AVerdictIsThereWholeOrNotAtAll) {
   for (int i = 0; i < 300; ++i) {
     Shared shared(3);
