@@ -34,8 +34,11 @@ class Engine : private Meanwhile {
     try {
       if (trusts()) trust();
       else if (!replay()) play();
-    } catch (const Error& e) {
-      if (!e.collective()) give_up(e.what());
+    } catch (Error& e) {
+      if (!e.collective()) {
+        give_up(e.what());
+        e.add_context(failure());
+      }
       end(e.what());
       throw;
     } catch (const std::exception& e) {
@@ -216,8 +219,9 @@ class Engine : private Meanwhile {
 
   // What is this rank's alone cannot be part of the agreement any more, and its peers may be reading its memory: so the
   // communicator ends, and the abort waits for them.
-  void give_up(const char* why) {
-    comm_.abort(fmt::format("{}: rank {} failed: {}", to_string(comm_.call_name(call_)), comm_.rank(), why));
+  void give_up(const char* why) { comm_.abort(fmt::format("{}: {}", failure(), why)); }
+  std::string failure() const {
+    return fmt::format("{}: rank {} failed", to_string(comm_.call_name(call_)), comm_.rank());
   }
 
   // What is wrong with this rank's own arguments is said too, so that no rank

@@ -22,6 +22,7 @@ struct Calls {
 } calls;
 
 bool stops_in_split = false;
+int sends_to_failure = -1;  // the send that fails; none yet: negative
 
 void require(bool right, const char* what) {
   if (right) return;
@@ -42,6 +43,7 @@ int MPI_Allgatherv(const void* data, int count, MPI_Datatype type, void* out, co
 int MPI_Isend(const void* data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request* request) {
   ++calls.all;
   ++calls.sends;
+  if (sends_to_failure >= 0 && sends_to_failure-- == 0) return MPI_ERR_OTHER;
   return PMPI_Isend(data, count, type, to, tag, comm, request);
 }
 int MPI_Irecv(void* data, int count, MPI_Datatype type, int from, int tag, MPI_Comm comm, MPI_Request* request) {
@@ -163,6 +165,21 @@ void sums(Comm& comm) {
   }
 }
 
+// An error of MPI's: the rank that has it and all others get the same text, with the call and the rank.
+void fails(Comm& comm) {
+  comm.barrier();
+  if (comm.rank() == 1) sends_to_failure = 0;
+  std::string text;
+  try {
+    all_gather(comm, Tensor::full(DType::f32, {5000}, 1));
+  } catch (const Error& error) {
+    text = error.what();
+  }
+  const std::string start = "call #2 of communicator \"world\" (4 ranks): rank 1 failed: MPI_Isend failed: ";
+  if (text.find(start) == std::string::npos) std::printf("%s\n", text.c_str());
+  require(text.find(start) != std::string::npos, "the text of an error of MPI's");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -174,7 +191,9 @@ int main(int argc, char** argv) {
   {
     Comm comm = from_mpi(MPI_COMM_WORLD);
     const std::string what = argc > 1 ? argv[1] : "";
-    if (what == "sums") {
+    if (what == "fails") {
+      fails(comm);
+    } else if (what == "sums") {
       sums(comm);
     } else if (what == "splits") {
       splits(comm);
