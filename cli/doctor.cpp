@@ -60,6 +60,7 @@ Check check_memory() {
               fmt::format("{} of {} available, set by {}", text_of_bytes(static_cast<double>(limit.available_bytes)),
                           text_of_bytes(static_cast<double>(limit.total_bytes)), limit.set_by),
               ""};
+  if (limit.tightest != limit.set_by) check.text += fmt::format("; {} has the least left", limit.tightest);
   if (limit.available_bytes < kMeasureBytes) {
     check.mark = Mark::note;
     check.text += "; shared memory counts too, and who exceeds the limit is killed";

@@ -240,16 +240,20 @@ std::vector<Ended> join_with_files(const std::shared_ptr<Segment>& segment, int 
 }
 
 TEST(Join, WithTooFewDescriptorsSaysSo) {
-  int worked = 0;
+  int joined = 0, failed = 0;
   for (int more = 0; more < 6; ++more) {
-    for (const Ended& e : join_with_files(Segment::create(2, kArena), more)) {
-      worked += e.exited(0) ? 1 : 0;
-      EXPECT_TRUE(e.exited(0) || contains(e.threw, "raise ulimit -n")) << more << ": " << e.threw;
-      EXPECT_EQ(e.failures, "");
-    }
+    const auto ended = join_with_files(Segment::create(2, kArena), more);
+    const bool well = ended[0].exited(0) && ended[1].exited(0);
+    joined += well ? 1 : 0;
+    failed += well ? 0 : 1;
+    // Where it is enough for one of them, that one hears that the other is gone.
+    const std::string threw = ended[0].threw + ended[1].threw;
+    EXPECT_TRUE(well || contains(threw, "raise ulimit -n")) << more << ": " << threw;
+    EXPECT_FALSE(contains(threw, "launcher")) << more << ": " << threw;
+    for (const Ended& e : ended) EXPECT_EQ(e.failures, "");
   }
-  EXPECT_GE(worked, 2) << "with enough of them";
-  EXPECT_LE(worked, 10) << "with none";
+  EXPECT_GT(joined, 0) << "with enough of them";
+  EXPECT_GT(failed, 0) << "with none";
 }
 
 TEST(Join, WhileAnotherProcessOfTheRankJoinsNamesNoProcess) {
