@@ -75,7 +75,6 @@ class Mesh {
   Mesh without_comms() const {
     Mesh mesh = *this;
     mesh.comms_ = nullptr;
-    mesh.outside_ = false;
     return mesh;
   }
 

@@ -128,9 +128,12 @@ TEST_P(Reduce, IsTheTreeOfItsDefinitionOnEveryInstructionSet) {
           for (const std::byte* at : data) terms.push_back({at, dtype, {length}, {1}});
           const std::vector<std::byte> again = prepared(out, {out.data(), dtype, {length}, {1}}, terms, reduction);
           reduce_boxes({out.data(), dtype, {length}, {1}}, terms, reduction, total_bytes);
-          ASSERT_EQ(again, out) << name(op) << " of " << n << " terms, prepared";
+          ASSERT_EQ(again.back(), std::byte{0xab});
           for (int64_t i = 0; i < length; ++i) {
             T result;
+            std::memcpy(&result, &again[static_cast<size_t>(i * size)], sizeof(T));
+            ASSERT_TRUE(same_bits(result, T(expected[static_cast<size_t>(i)])))
+                << name(op) << " of " << n << " terms, prepared";
             std::memcpy(&result, &out[static_cast<size_t>(i * size)], sizeof(T));
             ASSERT_TRUE(same_bits(result, T(expected[static_cast<size_t>(i)])))
                 << name(op) << " of " << n << " terms on " << target << ", element " << i << " of " << length;
