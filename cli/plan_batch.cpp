@@ -32,7 +32,7 @@ Layout layout_in(const Mesh& mesh, const Field& field) {
   });
 }
 
-// What the line does not ask for, it may have all the same.
+// dtype, per_host, max_bytes and to_mesh may be left out; fields besides are the asker's own.
 json answer(const Field& asked) {
   const Mesh mesh = mesh_in(asked["mesh"]);
   const Mesh to_mesh = asked.has("to_mesh") ? mesh_in(asked["to_mesh"]) : mesh;

@@ -175,6 +175,11 @@ void check_kind(const Step& step, const Dims& shape, const std::string& path) {
     for (const Overlap& part : exchange.receives(rank)) {
       if (part.rank != rank) wrong(fmt::format("rank {} gets elements from rank {}", rank, part.rank));
     }
+    if (step.kind == StepKind::embed || !step.after.box(shape, rank)) continue;
+    if (!step.before.box(shape, rank)) wrong(fmt::format("rank {} has nothing to cut", rank));
+    if (step.after.pending() && exchange.embeds(rank)) {
+      wrong(fmt::format("rank {}'s part is one of a sum that becomes pending", rank));
+    }
   }
 }
 
@@ -227,14 +232,16 @@ Plan Plan::from_json(const std::string& text) {
   const Field dtype = plan["dtype"];
   const Dims shape = shape_in(plan["shape"]);
   std::vector<Step> steps;
-  for (const Field& step : plan["steps"].items()) {
-    steps.push_back(step_in(step, shape));
-    check_kind(steps.back(), shape, step.path());
-  }
+  for (const Field& step : plan["steps"].items()) steps.push_back(step_in(step, shape));
   const double scale = plan["scale"].number();
-  return Plan(layout_in(plan, "mesh", "from", shape), layout_in(plan, "to_mesh", "to", shape), shape,
-              dtype.read([&] { return parse_dtype(dtype.text()); }), std::move(steps), topology_in(plan["topology"]),
-              {.max_bytes = bytes_in(plan["max_bytes"]), .any_order = plan["any_order"].flag()}, scale);
+  const Plan read(layout_in(plan, "mesh", "from", shape), layout_in(plan, "to_mesh", "to", shape), shape,
+                  dtype.read([&] { return parse_dtype(dtype.text()); }), std::move(steps),
+                  topology_in(plan["topology"]),
+                  {.max_bytes = bytes_in(plan["max_bytes"]), .any_order = plan["any_order"].flag()}, scale);
+  for (size_t i = 0; i < read.steps().size(); ++i) {
+    check_kind(read.steps()[i], shape, fmt::format("the plan's steps[{}]", i));
+  }
+  return read;
 }
 
 }  // namespace tessera

@@ -160,7 +160,18 @@ TEST(PlanJson, AStepIsWhatItIsCalled) {
             "the plan's steps[0] is called embed, but rank 0 gets elements from rank 1");
   EXPECT_EQ(complaint("P", "S0", "reduce_scatter", "all_reduce"),
             "the plan's steps[0] is called all_reduce, but goes from P(sum) to S0 along x");
+  EXPECT_EQ(complaint("R", "P", "embed", "slice"),
+            "the plan's steps[0] is called slice, but rank 1's part is one of a sum that becomes pending");
+  EXPECT_EQ(complaint("At(0)", "P", "embed", "slice"),
+            "the plan's steps[0] is called slice, but rank 1 has nothing to cut");
   EXPECT_EQ(complaint("R", "S0", "slice", "slice"), "accepted");
+  const Plan gather =
+      plan(Layout::parse(mesh, "S0"), Layout::parse(mesh, "R"), {4, 6}, DType::f32, Topology::dtensor(mesh));
+  EXPECT_NE(refusal([&] {
+              Plan::from_json(replaced(replaced(gather.to_json(), "\"all_gather\"", "\"all_reduce\""),
+                                       "\"axes\":[\"x\"]", "\"axes\":[]"));
+            }).find("is called all_reduce, but goes from S0 to R along x"),
+            std::string::npos);
 }
 
 // Sets an environment variable, and puts it back.
