@@ -166,8 +166,10 @@ std::optional<Layout> halfway(const Step& step, const Dims& shape, DType dtype) 
   std::vector<bool> is_cut(shape.size(), false);
   std::vector<std::string> order;  // as it is, and then those of the sum
   for (const Layout::Cut& cut : before.cuts()) {
-    is_cut[static_cast<size_t>(cut.dim)] = true;
-    for (const size_t axis : cut.axes) order.push_back(before.mesh().axes()[axis].name);
+    for (const size_t axis : cut.axes) {
+      if (before.mesh().size(axis) > 1) is_cut[static_cast<size_t>(cut.dim)] = true;
+      order.push_back(before.mesh().axes()[axis].name);
+    }
   }
   const auto dim = halfway_dim(shape, is_cut, ranks);
   if (!dim) return {};

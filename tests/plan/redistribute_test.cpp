@@ -179,6 +179,7 @@ TEST(AllReducesInHalves, OfAnyParts) {
       {"a=2,c=4", "S0[0,512],P", "S0[0,512],R", {512, 512}},
       {"a=2,c=4", "S0,P", "S0,R", {262144, 3}},
       {"a=8", "P", "R", {7, 7, 7, 7, 7, 7}},
+      {"a=1,c=4", "S0,P", "S0,R", {262144}},  // one rank cuts nothing
   };
   for (const Sum& sum : sums) {
     const Mesh mesh = Mesh::parse(sum.mesh);
