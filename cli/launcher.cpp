@@ -111,6 +111,7 @@ class Launcher {
   std::unordered_map<pid_t, size_t> rank_of_;
   std::vector<std::unique_ptr<Relay>> relays_;
   pid_t keeper_ = -1;
+  int keepers_replaced_ = 0;
   size_t running_ = 0;
 
   Phase phase_ = Phase::none;
@@ -200,7 +201,9 @@ void Launcher::reap() {
 
 // Without one the ranks that have not joined would outlive a launcher that is killed.
 void Launcher::replace_keeper() {
+  constexpr int kMostKeepers = 16;  // something that kills each of them would else keep this one busy
   keeper_ = -1;
+  if (++keepers_replaced_ > kMostKeepers) return;
   try {
     keeper_ = start_keeper(ranks_, *segment_);
   } catch (const Error&) {  // no room for another process: the job goes on without

@@ -168,8 +168,10 @@ Waited Board::sleep_for(Slot& slot, Deadline deadline, int* lost) {
     const uint32_t word = slot.step.load(std::memory_order_seq_cst);
     if (reached(word, steps_)) return Waited::reached;
     if ((word & 1) != 0) return Waited::closed;
-    // Somebody has not come yet, so nobody can have come together: the dead rank's own step does not matter.
+    // Whether the dead rank had come does not matter: another has not, and so nobody has gone on. (Should that one come just
+    // now, it may; it hears the same verdict in its next call.)
     if (const int dead = lost != nullptr && processes ? first_dead() : -1; dead >= 0) {
+      if (reached(slot.step.load(std::memory_order_seq_cst), steps_)) return Waited::reached;
       *lost = dead;
       return Waited::closed;
     }
@@ -290,7 +292,8 @@ std::vector<int> Board::survivors(Deadline deadline, const Heir& heir, uint64_t&
   // A rank that came later than this one may wait so much longer.
   const auto patience = std::max<std::chrono::nanoseconds>(deadline - Clock::now(), std::chrono::seconds(1));
   slots_[rank_].shrinks.store(Slot::came, std::memory_order_seq_cst);
-  while (!chosen() && any_to_shrink(Slot::not_yet) && Clock::now() < deadline)
+  // Where one has no room, its time was over: whoever has room chooses at once.
+  while (!chosen() && any_to_shrink(Slot::not_yet) && !any_to_shrink(Slot::has_no_room) && Clock::now() < deadline)
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   if (!chosen()) choose(heir, patience);
   const uint32_t chooser = head_->survivors.load(std::memory_order_seq_cst) - 1;

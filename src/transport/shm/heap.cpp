@@ -146,10 +146,18 @@ void Heap::erase_free(std::map<size_t, size_t>::iterator block) {
   free_by_place_.erase(block);
 }
 
-// Blocks of the pool that nobody uses hold memory already, and are taken first.
+// What the pool keeps, which may be of other sizes, is given back before anybody is refused.
 void Heap::check_private(int64_t bytes) {
-  std::lock_guard lock(guard_);
-  check_limit(bytes, pool::usage().cached_bytes, "private");
+  const auto check = [&] {
+    std::lock_guard lock(guard_);
+    check_limit(bytes, 0, "private");
+  };
+  try {
+    check();
+  } catch (const Error&) {
+    pool::trim();
+    check();
+  }
 }
 
 // Memory that is not there is a kill or a SIGBUS at the first touch. Asking takes longer than a small call, so an

@@ -25,9 +25,10 @@
 namespace tessera::shm {
 namespace {
 
-constexpr uint64_t kMagic = 0x3161726573736574;  // "tessera1", read as a little-endian word
-constexpr size_t kArenaUnit = size_t{1} << 21;   // arenas start where huge pages can
-constexpr size_t kMostBytes = size_t{1} << 44;   // of address space that one communicator may take
+// "tessera1", read as a little-endian word, and how large what ranks share is in this build.
+constexpr uint64_t kMagic = 0x3161726573736574 ^ (uint64_t{sizeof(Slot)} << 20);
+constexpr size_t kArenaUnit = size_t{1} << 21;  // arenas start where huge pages can
+constexpr size_t kMostBytes = size_t{1} << 44;  // of address space that one communicator may take
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 struct Header {

@@ -351,7 +351,7 @@ std::unique_ptr<Transport> ShmTransport::subgroup(uint64_t id, std::span<const i
   std::string trouble;
   try {
     if (!members.empty() && members[0] == rank()) board_at = make_board(static_cast<int>(members.size()));
-  } catch (const Error& e) {
+  } catch (const std::exception& e) {
     trouble = e.what();
   }
   std::string mine(reinterpret_cast<const char*>(&board_at), sizeof(board_at));
@@ -376,7 +376,7 @@ std::unique_ptr<Transport> ShmTransport::survivors(Deadline deadline) {
   const auto heir = [&](int count) -> std::optional<uint64_t> {
     try {
       return mine = make_board(count);
-    } catch (const Error&) {
+    } catch (const std::exception&) {
       return std::nullopt;
     }
   };
