@@ -119,7 +119,7 @@ at::Tensor as_torch(const Tensor& tensor, at::ScalarType dtype) {
 
 namespace {
 
-// What tessera._core's hook throws when Ctrl-C ends a wait.
+// What tessera._core's hook throws when Ctrl-C ends a wait; the call that it ended stands before it.
 constexpr std::string_view kInterrupted = "interrupted";
 
 std::exception_ptr keyboard_interrupt() {
@@ -146,7 +146,9 @@ std::exception_ptr as_torch(const std::exception_ptr& error) {
   } catch (const ShapeError& e) {
     return std::make_exception_ptr(c10::ValueError(kNowhere, e.what()));
   } catch (const Error& e) {
-    if (std::string_view(e.what()) == kInterrupted) return keyboard_interrupt();
+    // Of another rank's Ctrl-C this one hears by an AbortedError.
+    const bool own = dynamic_cast<const AbortedError*>(&e) == nullptr;
+    if (own && std::string_view(e.what()).ends_with(kInterrupted)) return keyboard_interrupt();
     return std::make_exception_ptr(c10::DistBackendError(kNowhere, e.what()));
   } catch (...) {
     return error;

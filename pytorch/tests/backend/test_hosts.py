@@ -111,7 +111,8 @@ def test_each_byte_comes_once_to_a_host():
 
 def test_ddp_trains_as_on_gloo():
     ours, theirs = run_ranks(4, training._ddp, hosts=2), run_ranks(4, training._ddp, backend="gloo")
-    torch.testing.assert_close(ours, theirs)
+    # Numbers of Python are compared as doubles where nobody says; these are sums of floats, in two orders.
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
 def test_every_pair_of_placements():

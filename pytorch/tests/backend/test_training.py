@@ -57,7 +57,7 @@ def _fsdp2(rank, size):
 def test_fsdp2_trains_as_on_gloo(size):
     ours = run_ranks(size, _fsdp2)
     theirs = run_ranks(size, _fsdp2, backend="gloo")
-    torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
 PLACEMENTS = [Shard(0), Shard(1), Replicate()]
