@@ -201,6 +201,7 @@ def be_rank(who, case, rank, ranks, folder):
         world_size=ranks,
         timeout=datetime.timedelta(seconds=SECONDS),
     )
+    dist.barrier()  # a case that needs nobody may be over before the other rank is connected
     try:
         outcome = case(who, rank)
     except Exception as error:  # noqa: BLE001 - which one it is, is the outcome
