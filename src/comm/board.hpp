@@ -29,7 +29,7 @@
 
 namespace tessera {
 
-// Of elements that travel within a record, at most; and of such as peers could not read where they are.
+// Of elements that travel within a record, at most; and of such as do not lie in shared memory.
 inline constexpr size_t kInlineBytes = 8192, kInlineUnsharedBytes = 12288;
 // Of a record that needs one step only; longer ones take several.
 inline constexpr size_t kRecordBytes = kInlineUnsharedBytes + 2048;

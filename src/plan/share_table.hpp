@@ -1,8 +1,9 @@
 // What the pieces of two cuts of one dimension share, added up by how far the places of their ranks agree.
 #pragma once
 
+#include <array>
 #include <memory>
-#include <unordered_map>
+#include <vector>
 
 #include "plan/cut_list.hpp"
 

@@ -102,7 +102,7 @@ size_t Heap::take_fresh(size_t bytes) {
   else last = free_by_place_.end();
   if (bytes > end_ - offset) return kNone;
   const size_t grown = offset + bytes - fresh_;
-  check_limit(static_cast<int64_t>(grown), 0, "shared");
+  check_limit(static_cast<int64_t>(grown), "shared");
   if (last != free_by_place_.end()) erase_free(last);
   if (grown >= kPopulate) madvise(base_ + fresh_, grown, MADV_POPULATE_WRITE);
   fresh_ = offset + bytes;
@@ -150,7 +150,7 @@ void Heap::erase_free(std::map<size_t, size_t>::iterator block) {
 void Heap::check_private(int64_t bytes) {
   const auto check = [&] {
     std::lock_guard lock(guard_);
-    check_limit(bytes, 0, "private");
+    check_limit(bytes, "private");
   };
   try {
     check();
@@ -162,20 +162,19 @@ void Heap::check_private(int64_t bytes) {
 
 // Memory that is not there is a kill or a SIGBUS at the first touch. Asking takes longer than a small call, so an
 // answer is good for an eighth of what was there, shared by the ranks.
-void Heap::check_limit(int64_t wanted, int64_t cached_bytes, const char* kind) {
+void Heap::check_limit(int64_t wanted, const char* kind) {
   if (wanted <= credit_) {
     credit_ -= wanted;
     return;
   }
   const MemoryLimit limit = memory_limit();
-  const int64_t fresh = std::max<int64_t>(wanted - cached_bytes, 0);
-  if (fresh > limit.available_bytes) {
+  if (wanted > limit.available_bytes) {
     throw Error(
         fmt::format("rank {} needs {} bytes of {} memory, but {} has {} left of {}. Use fewer or smaller tensors, "
                     "or raise the limit",
                     rank_, wanted, kind, limit.tightest, limit.available_bytes, limit.tightest_bytes));
   }
-  credit_ = (limit.available_bytes - fresh) / 8 / segment_->ranks();
+  credit_ = (limit.available_bytes - wanted) / 8 / segment_->ranks();
 }
 
 }  // namespace tessera::shm

@@ -45,7 +45,7 @@ class Heap : public std::enable_shared_from_this<Heap> {
   void give(size_t offset, size_t bytes);
   void add_free(size_t offset, size_t bytes);
   void erase_free(std::map<size_t, size_t>::iterator block);
-  void check_limit(int64_t wanted, int64_t cached_bytes, const char* kind);
+  void check_limit(int64_t wanted, const char* kind);
 
   static constexpr size_t kNone = SIZE_MAX;
 

@@ -11,7 +11,7 @@
 
 namespace tessera::shm {
 
-// All of these throw Error where this process has no descriptor left to look with.
+// Those that look at a process throw Error where this one has no descriptor left for that.
 
 // When the process began, in ticks since boot; 0: there is none.
 uint64_t start_time(int64_t pid);
