@@ -94,6 +94,9 @@ class Comm {
   std::chrono::nanoseconds timeout() const;
   void set_timeout(std::chrono::nanoseconds timeout);
 
+  // Local. What errors of a dead communicator recommend, in place of shrink(): for front ends that have other words.
+  void set_remedy(const std::string& text);
+
   // Local. Ends the communicator on every rank: those that wait, and all later
   // calls, get an AbortedError with the reason.
   void abort(const std::string& reason);
@@ -139,6 +142,8 @@ struct RunOptions {
 // it throws ends the call, and the communicator for all its ranks. For front ends whose user may interrupt a wait. Null:
 // none. Thread safety: any thread may set it; it is called on the waiting ones.
 void set_wait_hook(void (*hook)());
+// Local. Calls the hook, for whoever waits beside tessera's calls; false: there is none. Throws what it does.
+bool call_wait_hook();
 
 // Runs fn(comm) on `ranks` threads of this process and returns when all have
 // ended. Where a rank throws, the others come out of their calls with

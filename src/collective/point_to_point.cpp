@@ -1,5 +1,6 @@
 #include <tessera/collective.hpp>
 
+#include "comm/board.hpp"
 #include "comm/comm_state.hpp"
 #include "tensor/strided.hpp"
 
@@ -35,7 +36,10 @@ class PairTask : public detail::Task {
     try {
       try {
         comm_->check_not_forked();
-        ticket_->wait(comm_->deadline());
+        const Deadline deadline = comm_->deadline();
+        while (!ticket_->await(std::min(deadline, coarse_now() + kHookInterval)) && Clock::now() < deadline)
+          heed_hook();
+        ticket_->wait(deadline);
         count();
       } catch (const PeerTrouble& trouble) {
         comm_->fail_pair(trouble, what_);
@@ -44,6 +48,28 @@ class PairTask : public detail::Task {
       error_ = std::current_exception();
     }
     over_ = true;
+  }
+
+  void heed_hook() {
+    try {
+      call_wait_hook();
+    } catch (const std::exception& e) {
+      give_up(e.what());
+      throw;
+    } catch (...) {
+      give_up("an exception that is no std::exception");
+      throw;
+    }
+  }
+
+  // The communicator ends for all ranks, and no peer has to do with the tensor any more.
+  void give_up(const char* why) {
+    comm_->abort(
+        fmt::format("{} on communicator \"{}\": rank {} failed: {}", what_, comm_->name(), comm_->rank(), why));
+    try {
+      ticket_->wait(Clock::now());
+    } catch (const PeerTrouble&) {
+    } catch (const Error&) {}
   }
 
   void count() {

@@ -179,7 +179,7 @@ Waited Board::sleep_for(Slot& slot, Deadline deadline, int* lost) {
     if (now >= deadline) return Waited::timed_out;
     auto until = deadline;
     if (processes) until = std::min(until, now + std::chrono::milliseconds(200));
-    if (call_wait_hook()) until = std::min(until, now + std::chrono::milliseconds(100));
+    if (call_wait_hook()) until = std::min(until, now + kHookInterval);
     if (idle_) until = std::min(until, now + idle_());
     futex_wait(slot.step, word, until);
   }
@@ -270,7 +270,7 @@ void Board::choose(const Heir& heir, std::chrono::nanoseconds patience) {
   Slot& mine = slots_[rank_];
   int members = 0;
   for (int r = 0; r < size_; ++r) {
-    const bool comes = slots_[r].shrinks.load(std::memory_order_seq_cst) != Slot::not_yet && left(r) != Left::dead;
+    const bool comes = slots_[r].shrinks.load(std::memory_order_seq_cst) != Slot::not_yet && !has_left(r);
     const uint64_t bit = uint64_t{1} << (r % 64);
     mine.chosen[r / 64] = comes ? mine.chosen[r / 64] | bit : mine.chosen[r / 64] & ~bit;
     members += comes ? 1 : 0;
@@ -293,8 +293,18 @@ std::vector<int> Board::survivors(Deadline deadline, const Heir& heir, uint64_t&
   const auto patience = std::max<std::chrono::nanoseconds>(deadline - Clock::now(), std::chrono::seconds(1));
   slots_[rank_].shrinks.store(Slot::came, std::memory_order_seq_cst);
   // Where one has no room, its time was over: whoever has room chooses at once.
-  while (!chosen() && any_to_shrink(Slot::not_yet) && !any_to_shrink(Slot::has_no_room) && Clock::now() < deadline)
+  Deadline next_hook = Clock::now();
+  while (!chosen() && any_to_shrink(Slot::not_yet) && !any_to_shrink(Slot::has_no_room) && Clock::now() < deadline) {
     std::this_thread::sleep_for(std::chrono::microseconds(200));
+    if (Clock::now() < next_hook) continue;
+    next_hook = Clock::now() + kHookInterval;
+    try {
+      call_wait_hook();
+    } catch (...) {
+      leave("it gave up");  // nobody is to choose it
+      throw;
+    }
+  }
   if (!chosen()) choose(heir, patience);
   const uint32_t chooser = head_->survivors.load(std::memory_order_seq_cst) - 1;
   if (chooser >= static_cast<uint32_t>(size_)) throw Error("the shared memory of the communicator is damaged");

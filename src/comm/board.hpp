@@ -14,6 +14,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -36,8 +37,8 @@ inline constexpr size_t kRecordBytes = kInlineUnsharedBytes + 2048;
 inline constexpr size_t kVerdictBytes = 8192;  // longest text of a verdict
 inline constexpr size_t kMostRanks = 4096;
 
-// Whether there is one (set_wait_hook()). Throws what it does.
-bool call_wait_hook();
+// Between two calls of the hook of set_wait_hook().
+inline constexpr std::chrono::milliseconds kHookInterval{100};
 
 enum class Waited { reached, closed, timed_out };
 

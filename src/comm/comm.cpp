@@ -31,6 +31,8 @@ const std::string& Comm::name() const { return state().name(); }
 std::chrono::nanoseconds Comm::timeout() const { return state().timeout(); }
 void Comm::set_timeout(std::chrono::nanoseconds timeout) { state().set_timeout(timeout); }
 
+void Comm::set_remedy(const std::string& text) { state().set_remedy(text); }
+
 Comm Comm::shrink() {
   CommState& s = state();
   s.check_not_forked();

@@ -232,7 +232,8 @@ void CommState::check_open() {
   check_usable();
 }
 
-const char* CommState::remedy() const {
+std::string CommState::remedy() const {
+  if (!remedy_.empty()) return remedy_;
   return transport_->has_survivors() ? "shrink() makes a new one of the ranks that are left"
                                      : "To go on, save what there is and start the program again";
 }
@@ -392,7 +393,7 @@ void CommState::die(PeerTrouble::Kind kind, const std::string& what, int64_t cal
       "{}: {}\n{}Last calls of rank {}: {}\nThe communicator is "
       "dead. {}{}.",
       what, happened, where_ranks_are(call), rank_, history.empty() ? "none" : history, remedy(),
-      late ? "; set_timeout() waits longer" : "");
+      late && remedy_.empty() ? "; set_timeout() waits longer" : "");
   const Verdict verdict =
       transport_->abort({static_cast<uint32_t>(late ? ErrorKind::timed_out : ErrorKind::peer_lost), text});
   told_ = true;

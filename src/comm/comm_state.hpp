@@ -68,7 +68,9 @@ class CommState : public std::enable_shared_from_this<CommState> {
   // abort. A new call asks for an open one too: what is pending when it closes
   // still runs.
   void check_usable();
-  const char* remedy() const;  // for who has lost the communicator
+  // For who has lost the communicator.
+  std::string remedy() const;
+  void set_remedy(const std::string& text) { remedy_ = text; }
   void check_open();
   bool in_forked_child() const;
   void check_not_forked() const;
@@ -133,6 +135,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   const int size_;
   const int born_in_;  // which fork generation made it
   std::atomic<int64_t> timeout_;
+  std::string remedy_;             // none: shrink(), where that works
   std::atomic<int64_t> calls_{0};  // a message that fails beside the worker's call asks for it
 
   BriefLock guard_;

@@ -115,8 +115,11 @@ class Ticket {
  public:
   virtual ~Ticket() = default;
   virtual bool done() = 0;
-  virtual void wait(Deadline deadline) = 0;  // throws PeerTrouble, MismatchError
-  virtual Tensor tensor() const = 0;         // what was received, or sent
+  // Waits until done(); false at the deadline, and then it goes on.
+  virtual bool await(Deadline deadline) = 0;
+  // The same, and it is over then, in whichever way. Throws PeerTrouble, MismatchError.
+  virtual void wait(Deadline deadline) = 0;
+  virtual Tensor tensor() const = 0;  // what was received, or sent
   virtual int peer() const = 0;
 };
 

@@ -1,5 +1,5 @@
 // What a front end in another language builds on: a site of its own, a word that every rank learns, an interrupted wait.
-#include <atomic>
+#include <functional>
 
 #include <tessera/tessera.hpp>
 
@@ -32,29 +32,50 @@ TEST(FrontEnd, ErrorsShowTheSiteItMade) {
   EXPECT_TRUE(contains(thrown.text, "train.py:41")) << thrown.text;
 }
 
-std::atomic<bool> interrupt{false};
+thread_local bool interrupt = false;
 
-TEST(FrontEnd, AWaitCanBeInterrupted) {
+// Rank 0 waits for what nobody else does, and its front end ends that. Rank 1 comes later.
+void expect_interrupted(const std::function<void(Comm&)>& waiting) {
   std::vector<Thrown> ranks(2);
   set_wait_hook([] {
     if (interrupt) throw Error("interrupted");
   });
   run(2, [&](Comm& comm) {
-    Thrown& mine = ranks[static_cast<size_t>(comm.rank())];
-    if (comm.rank() == 0) {
-      interrupt = true;
-      mine = thrown_by([&] { comm.barrier(); });
-      interrupt = false;
-    } else {
-      std::this_thread::sleep_for(kShort);
-      mine = thrown_by([&] { comm.barrier(); });
-    }
+    interrupt = comm.rank() == 0;
+    if (comm.rank() == 1) std::this_thread::sleep_for(kShort);
+    ranks[static_cast<size_t>(comm.rank())] = thrown_by([&] { comm.rank() == 0 ? waiting(comm) : comm.barrier(); });
   });
   set_wait_hook(nullptr);
   EXPECT_EQ(ranks[0].type, "Error") << ranks[0];
-  EXPECT_TRUE(contains(ranks[0].text, "rank 0 failed: interrupted")) << ranks[0];
+  EXPECT_TRUE(contains(ranks[0].text, "interrupted")) << ranks[0];
   EXPECT_EQ(ranks[1].type, "AbortedError") << ranks[1];
   EXPECT_TRUE(contains(ranks[1].text, "rank 0 failed: interrupted")) << ranks[1];
+}
+
+TEST(FrontEnd, AWaitCanBeInterrupted) {
+  expect_interrupted([](Comm& comm) { comm.barrier(); });
+}
+
+TEST(FrontEnd, AMessageCanBeInterrupted) {
+  expect_interrupted([](Comm& comm) { send(comm, number(1), 1); });
+  expect_interrupted([](Comm& comm) { recv(comm, 1); });
+  expect_interrupted([](Comm& comm) { recv(comm, kAnySource, 7); });
+  expect_interrupted([](Comm& comm) { start_send(comm, number(1), 1).wait(); });
+  expect_interrupted([](Comm& comm) { start_recv(comm, 1).get(); });
+}
+
+TEST(FrontEnd, ShrinkingCanBeInterrupted) {
+  set_wait_hook([] {
+    if (interrupt) throw Error("interrupted");
+  });
+  run(3, [&](Comm& comm) {
+    comm.abort("so that it can shrink");
+    interrupt = comm.rank() == 0;
+    if (comm.rank() != 0) std::this_thread::sleep_for(kShort);
+    const Thrown thrown = thrown_by([&] { EXPECT_EQ(comm.shrink().size(), 2); });
+    EXPECT_EQ(thrown.type, comm.rank() == 0 ? "Error" : "nothing") << thrown;
+  });
+  set_wait_hook(nullptr);
 }
 
 }  // namespace

@@ -230,13 +230,17 @@ void Mail::finish(Message& message) {
   message.state = Message::done;
 }
 
-void MailTicket::wait(Deadline deadline) {
+bool MailTicket::await(Deadline deadline) {
   for (Patience patience = mail_.patience(); !mail_.is_over(message_); patience.pause()) {
     if (!patience.should_look_around()) continue;
     look_around_();
-    patience.heed_hook(Clock::now());
-    if (Clock::now() >= deadline) throw PeerTrouble{PeerTrouble::timed_out, message_->peer};
+    if (Clock::now() >= deadline) return false;
   }
+  return true;
+}
+
+void MailTicket::wait(Deadline deadline) {
+  if (!await(deadline)) throw PeerTrouble{PeerTrouble::timed_out, message_->peer};
   const Message::State state = mail_.end(message_);
   if (state == Message::failed) throw_error(message_->kind, message_->error);
   if (state != Message::done) throw PeerTrouble{PeerTrouble::closed, message_->peer};

@@ -95,6 +95,7 @@ class MailTicket : public Ticket {
     look_around_();
     return mail_.is_over(message_);
   }
+  bool await(Deadline deadline) override;
   void wait(Deadline deadline) override;
   Tensor tensor() const override { return message_->tensor; }
   int peer() const override { return message_->peer; }

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <tessera/comm.hpp>
 #include <tessera/error.hpp>
 
 #include "comm/board.hpp"
@@ -233,7 +234,7 @@ void Patience::pause() {
 
 void Patience::heed_hook(Deadline now) {
   if (now < next_hook_) return;
-  next_hook_ = now + std::chrono::milliseconds(100);
+  next_hook_ = now + kHookInterval;
   call_wait_hook();
 }
 

@@ -59,6 +59,7 @@ class SendTicket : public Ticket {
     if (!over_) mail_.take_back(posted_);
   }
   bool done() override { return over_ || mail_.is_over(posted_); }
+  bool await(Deadline deadline) override { return over_ || mail_.await(posted_, deadline); }
   void wait(Deadline deadline) override {
     bool gone = false;
     over_ = true;
@@ -80,6 +81,7 @@ class ReceiveTicket : public Ticket {
   ReceiveTicket(Mail& mail, std::shared_ptr<Mail::Pending> pending)
       : mail_(mail), from_(pending->from), pending_(std::move(pending)) {}
   bool done() override { return mail_.is_over(*pending_); }
+  bool await(Deadline deadline) override { return mail_.await(*pending_, deadline); }
   void wait(Deadline deadline) override {
     bool gone = false;
     if (!mail_.wait(pending_, deadline, gone)) {
@@ -174,7 +176,7 @@ bool Mail::is_over(const Posted& posted) {
 bool Mail::wait(const Posted& posted, Deadline deadline, bool& gone) {
   World& world = *postal_.world;
   Envelope& letter = envelope(posted.index);
-  world.await(deadline, [&] { return is_over(posted); });
+  await(posted, deadline);
   gone = peer_gone(posted.to);
   uint32_t state = Envelope::posted;
   const bool withdrawn = letter.state.compare_exchange_strong(state, Envelope::empty);
@@ -239,7 +241,7 @@ bool Mail::is_over(const Pending& pending) {
 }
 
 bool Mail::wait(const std::shared_ptr<Pending>& pending, Deadline deadline, bool& gone) {
-  postal_.world->await(deadline, [&] { return is_over(*pending); });
+  await(*pending, deadline);
   std::lock_guard lock(guard_);
   pending_.remove(pending);
   gone = peer_gone(pending->from);

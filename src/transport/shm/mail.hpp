@@ -82,6 +82,11 @@ class Mail {
   // Receives what has come, in the order in which receives were posted.
   void progress();
   bool is_over(const Pending& pending);
+  // False at the deadline, and nothing has changed. One: a Pending or a Posted.
+  template <class One>
+  bool await(const One& one, Deadline deadline) {
+    return postal_.world->await(deadline, [&] { return is_over(one); });
+  }
   // False at the deadline, or where the peer left, or after an abort: it is withdrawn then.
   bool wait(const std::shared_ptr<Pending>& pending, Deadline deadline, bool& gone);
 

@@ -18,6 +18,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <tessera/comm.hpp>
 #include <tessera/error.hpp>
 
 #include "comm/agreement.hpp"
@@ -187,6 +188,7 @@ void Desk::hand_out(int descriptor, std::span<const Identity> guests, Deadline d
       throw TimeoutError(fmt::format("tessera::join(): rank{} {} came to the meeting, but did not go on",
                                      missing.size() == 1 ? "" : "s", rank_list(missing)));
     }
+    call_wait_hook();
     handing.serve(slice_ms(deadline));
   }
 }
@@ -206,6 +208,7 @@ int fetch(const Address& address, const Identity& host, int rank, Deadline deadl
       throw PeerLostError(fmt::format("tessera::join(): rank 0 (pid {}) is no longer there to hand its memory over: {}",
                                       host.pid, lives(host) ? "it has failed" : "its process is gone"));
     }
+    call_wait_hook();
     if (Clock::now() >= deadline) throw TimeoutError("tessera::join(): rank 0 lets nobody in");
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
@@ -218,6 +221,7 @@ int fetch(const Address& address, const Identity& host, int rank, Deadline deadl
   const auto sent = ::send(connection.get(), &request, sizeof(request), MSG_NOSIGNAL);
   pollfd polled{connection.get(), POLLIN, 0};
   while (sent == sizeof(request) && ::poll(&polled, 1, slice_ms(deadline)) <= 0) {
+    call_wait_hook();
     if (Clock::now() >= deadline) throw TimeoutError("tessera::join(): rank 0 did not hand its memory over");
   }
   const int descriptor = sent == sizeof(request) ? receive_descriptor(connection.get()) : -1;

@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include <tessera/comm.hpp>
 #include <tessera/error.hpp>
 
 #include "comm/agreement.hpp"
@@ -106,7 +107,8 @@ void World::await_all_joined(Deadline deadline) const {
     }
     return missing.empty() || !ended.empty();
   };
-  while (!await(std::min(deadline, Clock::now() + std::chrono::milliseconds(100)), look)) {
+  while (!await(std::min(deadline, Clock::now() + kHookInterval), look)) {
+    call_wait_hook();
     if (const int gone = first_gone(missing); gone >= 0) {
       throw PeerLostError(fmt::format("{}: the process of rank {} (pid {}) was gone before it came", call(), gone,
                                       segment_->place(gone).identity.pid));
@@ -148,7 +150,9 @@ void World::probe_peers(Deadline deadline) const {
     }
     return missing.empty();
   };
-  if (!await(deadline, look)) {
+  while (!await(std::min(deadline, Clock::now() + kHookInterval), look)) {
+    call_wait_hook();
+    if (Clock::now() < deadline) continue;
     throw TimeoutError(fmt::format("{}: {} came, but did not go on", call(), ranks_text(missing)));
   }
 }

@@ -127,13 +127,19 @@ bool Group::peer_gone(const Posted& p) const {
   return true;
 }
 
+bool Group::is_over(const Posted& p) const {
+  return p.state == Posted::done || p.state == Posted::failed ||
+         (p.state == Posted::waiting && (aborted_ || peer_gone(p)));
+}
+
+bool Group::await(const std::shared_ptr<Posted>& posted, Deadline deadline) {
+  std::unique_lock lock(mail_guard_);
+  return mail_changed_.wait_until(lock, deadline, [&] { return is_over(*posted); });
+}
+
 bool Group::wait(const std::shared_ptr<Posted>& posted, Deadline deadline, bool& gone) {
   std::unique_lock lock(mail_guard_);
-  const auto over = [&] {
-    return posted->state == Posted::done || posted->state == Posted::failed ||
-           (posted->state == Posted::waiting && (aborted_ || peer_gone(*posted)));
-  };
-  mail_changed_.wait_until(lock, deadline, over);
+  mail_changed_.wait_until(lock, deadline, [&] { return is_over(*posted); });
   // A copy that has begun touches both tensors: it is waited for, however long
   // it takes.
   mail_changed_.wait(lock, [&] { return posted->state != Posted::copying; });

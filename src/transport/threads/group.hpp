@@ -49,6 +49,8 @@ class Group : public std::enable_shared_from_this<Group> {
   // False at the deadline, or where the peer left, or after an abort, with the posting withdrawn; then `gone` says whether
   // the peer (or everybody) left.
   bool wait(const std::shared_ptr<Posted>& posted, Deadline deadline, bool& gone);
+  // False at the deadline, with nothing withdrawn.
+  bool await(const std::shared_ptr<Posted>& posted, Deadline deadline);
   bool is_done(const std::shared_ptr<Posted>& posted);
   void left(int rank);
   void aborted();
@@ -57,6 +59,7 @@ class Group : public std::enable_shared_from_this<Group> {
   bool fits(const Posted& send, const Posted& receive) const;
   void transfer(Posted& send, Posted& receive, std::unique_lock<std::mutex>& lock);
   bool peer_gone(const Posted& posted) const;
+  bool is_over(const Posted& posted) const;
 
   const int size_;
   const Probe probe_;

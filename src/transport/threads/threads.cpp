@@ -17,6 +17,7 @@ class PostedTicket : public Ticket {
       : group_(std::move(group)), target_(posted.peer), posted_(group_->post(std::move(posted))) {}
 
   bool done() override { return group_->is_done(posted_); }
+  bool await(Deadline deadline) override { return group_->await(posted_, deadline); }
   void wait(Deadline deadline) override {
     bool gone = false;
     if (!group_->wait(posted_, deadline, gone)) {
