@@ -8,6 +8,8 @@
 
 #include <fmt/format.h>
 
+#include "../bindings/raise.hpp"
+
 namespace tessera::backend {
 namespace {
 
@@ -119,40 +121,56 @@ at::Tensor as_torch(const Tensor& tensor, at::ScalarType dtype) {
 
 namespace {
 
-// What tessera._core's hook throws when Ctrl-C ends a wait; the call that it ended stands before it.
-constexpr std::string_view kInterrupted = "interrupted";
+// One of tessera._errors. It is looked up when Python gets it, and may be thrown again.
+class PythonError : public torch::PyTorchError {
+ public:
+  explicit PythonError(const Error& error) : PyTorchError(error.what()), name_(python::class_of(error)) {}
+  PyObject* python_type() override {
+    PyObject* const module = PyImport_ImportModule("tessera._errors");
+    PyObject* const type = module == nullptr ? nullptr : PyObject_GetAttrString(module, name_);
+    Py_XDECREF(module);
+    Py_XDECREF(type);  // the module keeps it
+    if (type == nullptr) PyErr_Clear();
+    return type == nullptr ? PyExc_RuntimeError : type;
+  }
 
-std::exception_ptr keyboard_interrupt() {
-  python_error raised;
-  const PyGILState_STATE gil = PyGILState_Ensure();
-  PyObject* const core = PyImport_ImportModule("tessera._core");
-  Py_XDECREF(core == nullptr ? nullptr : PyObject_CallMethod(core, "take_interrupt", nullptr));  // it is told here
-  Py_XDECREF(core);
-  PyErr_Clear();
-  PyErr_SetNone(PyExc_KeyboardInterrupt);
-  raised.persist();
-  PyGILState_Release(gil);
-  return std::make_exception_ptr(std::move(raised));
-}
+ private:
+  const char* name_;
+};
 
 }  // namespace
 
+std::exception_ptr take_interrupt() {
+  const pybind11::gil_scoped_acquire gil;
+  PyObject* const core = PyImport_ImportModule("tessera._core");
+  PyObject* const raised = core == nullptr ? nullptr : PyObject_CallMethod(core, "take_interrupt", nullptr);
+  Py_XDECREF(core);
+  std::exception_ptr result;
+  if (raised != nullptr && raised != Py_None) {
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(raised)), raised);
+    python_error error;
+    error.persist();
+    result = std::make_exception_ptr(std::move(error));
+  }
+  Py_XDECREF(raised);
+  PyErr_Clear();
+  return result;
+}
+
 std::exception_ptr as_torch(const std::exception_ptr& error) {
-  constexpr c10::SourceLocation kNowhere{"", "", 0};
   try {
     std::rethrow_exception(error);
-  } catch (const DTypeError& e) {
-    return std::make_exception_ptr(c10::TypeError(kNowhere, e.what()));
-  } catch (const ShapeError& e) {
-    return std::make_exception_ptr(c10::ValueError(kNowhere, e.what()));
   } catch (const Error& e) {
-    // Of another rank's Ctrl-C this one hears by an AbortedError.
-    const bool own = dynamic_cast<const AbortedError*>(&e) == nullptr;
-    if (own && std::string_view(e.what()).ends_with(kInterrupted)) return keyboard_interrupt();
-    return std::make_exception_ptr(c10::DistBackendError(kNowhere, e.what()));
+    return std::make_exception_ptr(PythonError(e));
   } catch (...) {
     return error;
   }
+}
+
+void rethrow_to_python() {
+  const auto error = std::current_exception();
+  if (const auto interrupt = take_interrupt()) std::rethrow_exception(interrupt);
+  std::rethrow_exception(as_torch(error));
 }
 
 Flat::Flat(const Comm& comm, const std::vector<at::Tensor>& tensors, bool reduced) {

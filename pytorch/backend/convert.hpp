@@ -24,8 +24,14 @@ Reduction reduction_of(const c10d::ReduceOp& op);
 // The result of a call, which torch owns from now on.
 at::Tensor as_torch(const Tensor& tensor, at::ScalarType dtype);
 
-// The same error as Python is to see it: DTypeError is a TypeError, ShapeError a ValueError, all else a DistBackendError.
+// The same error as Python is to see it: of the class of that name in the Python package.
 std::exception_ptr as_torch(const std::exception_ptr& error);
+
+// What a signal's handler raised while this thread waited, once, as Python is to see it; null: nothing. Takes Python's lock.
+std::exception_ptr take_interrupt();
+
+// Of the exception that is being handled, on its way to the thread's caller: that, or as_torch().
+[[noreturn]] void rethrow_to_python();
 
 // Several tensors as one flat tensor, in their order: a view where they lie one behind the other, else memory of its own,
 // that peers read fastest.

@@ -1,10 +1,20 @@
 #include "line.hpp"
 
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include <tessera/comm.hpp>
+#include <tessera/error.hpp>
+
+#include "convert.hpp"
+
 namespace tessera::backend {
 namespace {
 
 constexpr std::chrono::microseconds kSoon{200};  // for one who starts a call and does little before he waits for it
 constexpr std::chrono::milliseconds kNap{1};
+constexpr std::chrono::milliseconds kHookInterval{100};
 constexpr int kNaps = 50;  // without a call, before a worker sleeps until it is woken
 
 }  // namespace
@@ -34,7 +44,16 @@ void Line::have_worker() {
 void Line::run(const c10::intrusive_ptr<Call>& call) {
   std::unique_lock lock(guard_);
   waiting_.push_back(call);
-  see_through(lock, *call);
+  try {
+    see_through(lock, *call);
+  } catch (...) {
+    // Its caller has gone, and what it works on may have too.
+    if (!lock.owns_lock()) lock.lock();
+    ++watching_;
+    if (std::erase(waiting_, call) == 0) went_.wait(lock, [&] { return call->done(); });
+    --watching_;
+    throw;
+  }
 }
 
 void Line::help(const Call& call) {
@@ -45,26 +64,42 @@ void Line::help(const Call& call) {
 
 void Line::see_through(std::unique_lock<std::mutex>& lock, const Call& call) {
   while (!call.done()) {
-    if (!busy_ && !waiting_.empty()) {
-      run_next(lock);
-    } else {
-      ++watching_;
-      went_.wait(lock);
-      --watching_;
-    }
+    if (!busy_ && !waiting_.empty()) run_next(lock);
+    else watch(lock);
   }
+}
+
+bool Line::await(const Call& call, std::chrono::steady_clock::time_point end) {
+  std::unique_lock lock(guard_);
+  while (!call.done() && std::chrono::steady_clock::now() < end) watch(lock, end);
+  return call.done();
 }
 
 void Line::drain() {
   std::unique_lock lock(guard_);
   while (busy_ || !waiting_.empty()) {
-    if (!busy_) {
-      run_next(lock);
-    } else {
-      ++watching_;
-      went_.wait(lock);
-      --watching_;
-    }
+    if (!busy_) run_next(lock);
+    else watch(lock);
+  }
+}
+
+// Until a call is over, or the hook wants to be called.
+void Line::watch(std::unique_lock<std::mutex>& lock, std::chrono::steady_clock::time_point end) {
+  ++watching_;
+  const auto woken = went_.wait_until(lock, std::min(end, std::chrono::steady_clock::now() + kHookInterval));
+  --watching_;
+  if (woken == std::cv_status::no_timeout) return;
+  lock.unlock();
+  heed_hook();
+  lock.lock();
+}
+
+void Line::heed_hook() const {
+  try {
+    call_wait_hook();
+  } catch (...) {
+    abort_();
+    throw;
   }
 }
 
@@ -116,10 +151,16 @@ Call::Call(int rank, c10d::OpType type, const char* title, std::vector<at::Tenso
     : Work(rank, type, title), outputs_(std::move(outputs)), body_(std::move(body)), line_(std::move(line)) {}
 
 bool Call::wait(std::chrono::milliseconds timeout) {
-  if (timeout == kNoTimeout) {
-    if (const auto line = line_.lock()) line->help(*this);
+  try {
+    const auto line = line_.lock();
+    if (line != nullptr && timeout == kNoTimeout) line->help(*this);
+    if (line != nullptr && timeout != kNoTimeout && !line->await(*this, std::chrono::steady_clock::now() + timeout)) {
+      throw TimeoutError(fmt::format("the call is not done after {} ms", timeout.count()));
+    }
+    return Work::wait(timeout);
+  } catch (...) {
+    rethrow_to_python();
   }
-  return Work::wait(timeout);
 }
 
 bool Call::done() const {

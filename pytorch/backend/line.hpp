@@ -28,23 +28,32 @@ void settle(c10::ivalue::Future& future, const std::vector<at::Tensor>& outputs,
 // called from any thread.
 class Line {
  public:
+  // `abort` ends the group's calls, on any thread: when a wait was interrupted (tessera::set_wait_hook()).
+  explicit Line(std::function<void()> abort) : abort_(std::move(abort)) {}
   ~Line();
   // Returns at once.
   void start(c10::intrusive_ptr<Call> call);
-  // Returns when it is done.
+  // Returns when it is done. Throws what the hook does, as all below that wait; then it is done as well.
   void run(const c10::intrusive_ptr<Call>& call);
   // Runs what waits, up to this call, unless another thread does.
   void help(const Call& call);
+  // Leaves that to others; false: it is not done at that time.
+  bool await(const Call& call, std::chrono::steady_clock::time_point end);
   // Returns when nothing waits or runs.
   void drain();
+  // Lets whoever waits be interrupted.
+  void heed_hook() const;
 
  private:
+  using Time = std::chrono::steady_clock::time_point;
+  void watch(std::unique_lock<std::mutex>& lock, Time end = Time::max());
   void work_off();
   void nap(std::unique_lock<std::mutex>& lock);
   void run_next(std::unique_lock<std::mutex>& lock, bool by_worker = false);
   void see_through(std::unique_lock<std::mutex>& lock, const Call& call);
   void have_worker();
 
+  const std::function<void()> abort_;
   std::mutex guard_;
   std::condition_variable came_, went_;
   std::deque<c10::intrusive_ptr<Call>> waiting_;

@@ -11,6 +11,11 @@ bool Parcel::done() {
   return lock.owns_lock() && has_come();
 }
 
+bool Parcel::is_waited_for() {
+  const std::unique_lock lock(guard_, std::try_to_lock);
+  return !lock.owns_lock();
+}
+
 void Parcel::wait() {
   std::lock_guard lock(guard_);
   if (!over_) {
@@ -70,20 +75,28 @@ bool Message::isSuccess() const {
 }
 
 bool Message::wait(std::chrono::milliseconds timeout) {
-  const auto end = std::chrono::steady_clock::now() + timeout;
-  while (timeout != kNoTimeout && !parcel_->done()) {
-    if (std::chrono::steady_clock::now() >= end) {
-      std::rethrow_exception(as_torch(
-          std::make_exception_ptr(TimeoutError(fmt::format("the message is not done after {} ms", timeout.count())))));
-    }
-    std::this_thread::sleep_for(std::chrono::microseconds(50));
-  }
   try {
+    watch(timeout);
     parcel_->wait();
   } catch (...) {
-    std::rethrow_exception(as_torch(std::current_exception()));
+    rethrow_to_python();
   }
   return true;
+}
+
+// While the time is limited, or another thread waits for it already, for a future.
+void Message::watch(std::chrono::milliseconds timeout) const {
+  constexpr std::chrono::microseconds kPause{50};
+  constexpr int kPausesBetweenHooks = 2000;
+  const auto end = std::chrono::steady_clock::now() + timeout;
+  for (int pauses = 1; timeout == kNoTimeout ? parcel_->is_waited_for() : !parcel_->done(); ++pauses) {
+    if (timeout != kNoTimeout && std::chrono::steady_clock::now() >= end) {
+      throw TimeoutError(fmt::format("the message is not done after {} ms", timeout.count()));
+    }
+    std::this_thread::sleep_for(kPause);
+    const auto line = pauses % kPausesBetweenHooks == 0 ? line_.lock() : nullptr;
+    if (line != nullptr) line->heed_hook();
+  }
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> Message::getFuture() {

@@ -21,6 +21,8 @@ class Parcel {
   const at::Tensor& tensor() const { return tensor_; }
   // Returns at once. While a thread waits for it, it is not done.
   bool done();
+  // By another thread.
+  bool is_waited_for();
   // Returns when it is done. Throws what tessera throws.
   void wait();
   int source();
@@ -62,6 +64,8 @@ class Message : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
 
  private:
+  void watch(std::chrono::milliseconds timeout) const;
+
   const std::shared_ptr<Parcel> parcel_;
   const std::weak_ptr<Line> line_;
   c10::intrusive_ptr<Call> waiting_;

@@ -65,7 +65,7 @@ c10::intrusive_ptr<ProcessGroupTessera> make_group(const c10::intrusive_ptr<c10d
     };
     return c10::make_intrusive<ProcessGroupTessera>(meeting_in(store, prefix), rank, size, timeout, name, make_carrier);
   } catch (...) {
-    std::rethrow_exception(as_torch(std::current_exception()));
+    rethrow_to_python();
   }
 }
 

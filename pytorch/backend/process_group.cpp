@@ -99,6 +99,13 @@ ProcessGroupTessera::ProcessGroupTessera(const Meeting& meeting, int rank, int s
                                          const std::string& name, const MakeCarrier& make_carrier)
     : Backend(rank, size), timeout_(timeout) {
   comm_ = join(meeting, rank, size, {.name = name, .timeout = checked(timeout)}, make_carrier);
+  comm_.set_remedy(
+      "To go on, call destroy_process_group() and then init_process_group() on the ranks that are left, with a longer "
+      "timeout where one was only late");
+  living_->comm = &comm_;
+  const auto abort_calls = [living = living_] { living->abort("interrupted"); };
+  line_ = std::make_shared<Line>(abort_calls);
+  message_line_ = std::make_shared<Line>(abort_calls);
   init();
 }
 
@@ -106,29 +113,59 @@ ProcessGroupTessera::~ProcessGroupTessera() {
   // A callback of what is still pending may need Python.
   if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) {
     const pybind11::gil_scoped_release release;
-    shutdown();
+    finish();
   } else {
-    shutdown();
+    finish();
   }
+  if (Py_IsInitialized() != 0 && take_interrupt() != nullptr) PyErr_SetInterrupt();
 }
 
 void ProcessGroupTessera::shutdown() {
-  line_->drain();
+  finish();
+  if (const auto interrupt = take_interrupt()) std::rethrow_exception(interrupt);
+}
+
+// Interrupted waits go on: what is pending ends soon then, and until it has it needs the communicator.
+void ProcessGroupTessera::finish() noexcept {
+  const auto see_through = [](Line& line) {
+    try {
+      line.drain();
+      return true;
+    } catch (const Error&) {
+      return false;
+    }
+  };
+  while (!see_through(*line_)) {}
   parcels_.wait_for_all();
-  message_line_->drain();
+  while (!see_through(*message_line_)) {}
+  {
+    std::lock_guard lock(living_->guard);
+    living_->comm = nullptr;
+  }
   comm_ = Comm();
 }
 
-void ProcessGroupTessera::abort() {
-  if (comm_.defined()) comm_.abort("the process group was aborted");
+void ProcessGroupTessera::drain() {
+  try {
+    line_->drain();
+  } catch (...) {
+    rethrow_to_python();
+  }
 }
+
+void ProcessGroupTessera::Living::abort(const char* reason) {
+  std::lock_guard lock(guard);
+  if (comm != nullptr) comm->abort(reason);
+}
+
+void ProcessGroupTessera::abort() { living_->abort("the process group was aborted"); }
 
 at::Tensor ProcessGroupTessera::allocateTensor(long size, at::TensorOptions options) {
   const auto dtype = c10::typeMetaToScalarType(options.dtype());
   try {
     return as_torch(comm().allocate(dtype_of(dtype), {size}), dtype);
   } catch (...) {
-    std::rethrow_exception(as_torch(std::current_exception()));
+    rethrow_to_python();
   }
 }
 
@@ -146,8 +183,16 @@ c10::intrusive_ptr<Call> ProcessGroupTessera::launch(const Kind& kind, const Whe
       line_);
   ++sequence_;
   if (when.async) line_->start(call);
-  else line_->run(call);
+  else run_now(call);
   return call;
+}
+
+void ProcessGroupTessera::run_now(const c10::intrusive_ptr<Call>& call) {
+  try {
+    line_->run(call);
+  } catch (...) {
+    rethrow_to_python();
+  }
 }
 
 void ProcessGroupTessera::run_body(const Kind& kind, const Site& at, std::chrono::milliseconds timeout,
@@ -380,7 +425,7 @@ auto ProcessGroupTessera::send(Tensors& tensors, int to, int tag) -> WorkPtr {
     parcels_.add(parcel);
     return c10::make_intrusive<Message>(getRank(), OpType::SEND, parcel, message_line_);
   } catch (...) {
-    std::rethrow_exception(as_torch(std::current_exception()));
+    rethrow_to_python();
   }
 }
 
@@ -392,7 +437,7 @@ auto ProcessGroupTessera::receive(OpType type, const Tensors& tensors, int from,
     parcels_.add(parcel);
     return c10::make_intrusive<Message>(getRank(), type, parcel, message_line_);
   } catch (...) {
-    std::rethrow_exception(as_torch(std::current_exception()));
+    rethrow_to_python();
   }
 }
 

@@ -3,8 +3,8 @@
 //
 // All collectives of c10d are calls on one communicator; each checks that the ranks agree. Where c10d takes lists of
 // tensors, their shapes may be any: their elements are moved in order. Where it takes one tensor that all ranks have alike
-// (broadcast, all_reduce, reduce, send and recv), shapes are compared. Errors are TypeError, ValueError and DistBackendError
-// with tessera's text, on every rank.
+// (broadcast, all_reduce, reduce, send and recv), shapes are compared. Errors are those of the Python
+// package (tessera.MismatchError, ...), each a DistBackendError too, on every rank.
 #pragma once
 
 #include <atomic>
@@ -75,9 +75,10 @@ class ProcessGroupTessera : public c10d::Backend {
 
   // The communicator, for callers that have waited by drain() until nothing is pending and start nothing meanwhile.
   Comm& comm();
-  void drain() { line_->drain(); }
+  void drain();
 
  private:
+  void finish() noexcept;
   struct When {
     bool async;
     std::chrono::milliseconds timeout;
@@ -96,14 +97,23 @@ class ProcessGroupTessera : public c10d::Backend {
   // calls, for errors.
   using Body = std::function<void(Comm& comm, const Site& at)>;
   c10::intrusive_ptr<Call> launch(const Kind& kind, const When& when, Tensors outputs, Body body);
+  void run_now(const c10::intrusive_ptr<Call>& call);
   void run_body(const Kind& kind, const Site& at, std::chrono::milliseconds timeout, const Body& body);
   WorkPtr receive(c10d::OpType type, const Tensors& tensors, int from, int tag);
 
+  // The communicator as a thread may end it that waits while the group goes.
+  struct Living {
+    void abort(const char* reason);
+    std::mutex guard;
+    Comm* comm = nullptr;
+  };
+
   Comm comm_;
+  const std::shared_ptr<Living> living_ = std::make_shared<Living>();
   std::atomic<std::chrono::milliseconds> timeout_;
   std::atomic<uint64_t> sequence_{0};
-  std::shared_ptr<Line> line_ = std::make_shared<Line>();
-  std::shared_ptr<Line> message_line_ = std::make_shared<Line>();  // futures of messages, which may take long
+  std::shared_ptr<Line> line_;
+  std::shared_ptr<Line> message_line_;  // futures of messages, which may take long
   Parcels parcels_;
 };
 

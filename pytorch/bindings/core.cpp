@@ -1,9 +1,9 @@
 // tessera._core: communicators, and the collectives on anything that has __dlpack__. Needs no torch.
-#include <atomic>
 #include <condition_variable>
 #include <mutex>
 #include <set>
 #include <thread>
+#include <utility>
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
@@ -22,17 +22,23 @@ namespace nb = nanobind;
 namespace tessera::python {
 namespace {
 
-// Ctrl-C: a wait on the main thread lets Python's signal handlers run, and ends when one of them raises.
+// Ctrl-C: a wait on the main thread lets Python's signal handlers run, and ends when one of them raises. What that was is
+// kept until the main thread raises it: other ranks' threads have errors of their own then.
 unsigned long main_thread = 0;
-std::atomic<bool> interrupted{false};
+PyObject* interrupt = nullptr;
 
 void look_for_signals() {
   if (PyThread_get_thread_ident() != main_thread) return;
   nb::gil_scoped_acquire gil;
   if (PyErr_CheckSignals() == 0) return;
-  PyErr_Clear();
-  interrupted = true;
+  const nb::python_error raised;
+  Py_XDECREF(std::exchange(interrupt, raised.value().inc_ref().ptr()));
   throw Error("interrupted");
+}
+
+nb::object take_interrupt() {
+  if (interrupt == nullptr || PyThread_get_thread_ident() != main_thread) return nb::none();
+  return nb::steal(std::exchange(interrupt, nullptr));
 }
 
 // Elements that Python gave, or is given. The memory goes with the last of them.
@@ -100,43 +106,54 @@ ReduceOp reduce_op(const std::string& wanted) {
 
 Tensor optional_tensor(const std::optional<Array>& array) { return array ? array->tensor : Tensor(); }
 
-// fn(comm) on threads. The caller's thread waits, and looks for signals: when one raises, the ranks' calls end.
-class Ranks {
+// fn(comm) on threads. The caller's thread waits, and looks for signals: when one raises, the ranks' calls end. A rank that
+// is in no call, and does not come back to Python soon, is left behind: it goes on by itself, and ends in its next call.
+class Ranks : public std::enable_shared_from_this<Ranks> {
  public:
   explicit Ranks(nb::callable fn) : fn_(std::move(fn)) {}
 
   void run(int ranks, const RunOptions& options) {
     nb::gil_scoped_release no_gil;
-    std::exception_ptr error;
-    std::thread all([&] {
-      try {
-        tessera::run(
-            ranks, [this](Comm& comm) { run_rank(comm); }, options);
-      } catch (...) {
-        error = std::current_exception();
-      }
-      std::lock_guard lock(guard_);
-      done_ = true;
-      changed_.notify_all();
-    });
-    wait();
-    all.join();
+    std::thread all([self = shared_from_this(), ranks, options] { self->run_all(ranks, options); });
+    if (wait()) all.join();
+    else all.detach();
     if (stopped_) throw Error("interrupted");
-    if (error != nullptr) std::rethrow_exception(error);
+    if (error_ != nullptr) std::rethrow_exception(error_);
   }
 
  private:
-  void wait() {
+  void run_all(int ranks, const RunOptions& options) {
+    try {
+      tessera::run(
+          ranks, [this](Comm& comm) { run_rank(comm); }, options);
+    } catch (...) {
+      error_ = std::current_exception();
+    }
+    {
+      nb::gil_scoped_acquire gil;
+      fn_.reset();
+    }
+    std::lock_guard lock(guard_);
+    done_ = true;
+    changed_.notify_all();
+  }
+
+  // Whether all have ended.
+  bool wait() {
+    constexpr std::chrono::milliseconds kBetweenLooks(50), kGrace(2000);
+    auto end = std::chrono::steady_clock::time_point::max();
     std::unique_lock lock(guard_);
-    while (!changed_.wait_for(lock, std::chrono::milliseconds(50), [&] { return done_; })) {
+    while (!changed_.wait_for(lock, kBetweenLooks, [&] { return done_; }) && std::chrono::steady_clock::now() < end) {
       lock.unlock();
       try {
         look_for_signals();
       } catch (const Error&) {
         stop();
+        end = std::min(end, std::chrono::steady_clock::now() + kGrace);
       }
       lock.lock();
     }
+    return done_;
   }
 
   void stop() {
@@ -153,6 +170,7 @@ class Ranks {
       std::lock_guard lock(guard_);
       comms_.push_back(mine);
       threads_.push_back(PyThread_get_thread_ident());
+      if (stopped_) mine->abort("interrupted");
     }
     nb::gil_scoped_acquire gil;
     try {
@@ -168,6 +186,7 @@ class Ranks {
   std::mutex guard_;
   std::condition_variable changed_;
   bool done_ = false, stopped_ = false;
+  std::exception_ptr error_;
   std::vector<std::shared_ptr<Comm>> comms_;
   std::vector<unsigned long> threads_;
 };
@@ -262,7 +281,7 @@ void bind_comm(nb::module_& m) {
       "from_env", [] { return std::make_shared<Comm>(Comm::from_env()); }, nb::call_guard<nb::gil_scoped_release>());
   m.def("join", &join_processes);
   m.def("run", [](int ranks, nb::callable fn, const std::string& name, double timeout) {
-    Ranks(std::move(fn)).run(ranks, options_of(name, timeout));
+    std::make_shared<Ranks>(std::move(fn))->run(ranks, options_of(name, timeout));
   });
 }
 
@@ -374,7 +393,7 @@ NB_MODULE(_core, m) {
       set_error(error);
     }
   });
-  m.def("take_interrupt", [] { return interrupted.exchange(false); });
+  m.def("take_interrupt", &take_interrupt);
   nb::class_<Array>(m, "Array")
       .def_static("from_dlpack", &from_dlpack)
       .def("__dlpack__", &to_dlpack, nb::kw_only(), nb::arg("stream") = nb::none(), nb::arg("max_version") = nb::none(),

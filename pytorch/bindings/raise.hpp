@@ -23,7 +23,8 @@ inline void set_error(const Error& error) {
   PyObject* const type = module == nullptr ? nullptr : PyObject_CallMethod(module, "take", "s", class_of(error));
   Py_XDECREF(module);
   if (type == nullptr) return;  // Python says why
-  PyErr_SetString(type, error.what());
+  if (PyExceptionInstance_Check(type)) PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(type)), type);
+  else PyErr_SetString(type, error.what());
   Py_DECREF(type);
 }
 

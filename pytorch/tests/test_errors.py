@@ -184,9 +184,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 """
 
 
-@pytest.mark.parametrize("place", ["run", "main"])
+@pytest.mark.parametrize("place", ["run", "sleeping", "main"])
 def test_ctrl_c_ends_a_wait(place):
-    """In run(), whose ranks are threads; and on the main thread, which waits in a call itself."""
+    """In run(), whose ranks are threads, also where one is in no call; and on the main thread, which waits itself."""
     program = {
         "run": """
             import tessera, torch
@@ -197,6 +197,19 @@ def test_ctrl_c_ends_a_wait(place):
                 while True:
                     time.sleep(0.01)
             tessera.run(2, rank_main)
+        """,
+        "sleeping": """
+            import tessera, torch
+            def rank_main(comm):
+                if comm.rank == 0:
+                    print("waiting", flush=True)
+                    time.sleep(300)
+                tessera.recv(0)
+            try:
+                tessera.run(2, rank_main)
+            except KeyboardInterrupt:
+                print("over", flush=True)
+                raise
         """,
         "main": """
             import tessera, threading, torch
@@ -226,8 +239,9 @@ def test_ctrl_c_ends_a_wait(place):
     assert child.stdout.readline() == "waiting\n"
     time.sleep(0.5)
     os.kill(child.pid, signal.SIGINT)
-    _, errors = child.communicate(timeout=20)
+    rest, errors = child.communicate(timeout=20)
     assert "KeyboardInterrupt" in errors and child.returncode != 0, errors
+    assert rest == ("over\n" if place == "sleeping" else ""), rest
 
 
 def test_another_torch_is_refused_with_the_remedy(monkeypatch):

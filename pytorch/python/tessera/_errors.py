@@ -1,11 +1,11 @@
-"""What tessera raises. With torch, every error is a torch.distributed.DistError too."""
+"""What tessera raises. With torch, every error is a torch.distributed.DistBackendError too, and so a DistError."""
 
 import builtins
 
 from . import _core
 
 try:
-    from torch.distributed import DistError as _Base
+    from torch.distributed import DistBackendError as _Base
 except ImportError:  # without torch, or with one that is built without its distributed package
     _Base = RuntimeError
 
@@ -39,5 +39,6 @@ class AbortedError(Error):
 
 
 def take(name):
-    """The class to raise for a C++ exception; KeyboardInterrupt where Ctrl-C ended the call."""
-    return KeyboardInterrupt if _core.take_interrupt() else globals()[name]
+    """The class to raise for a C++ exception; or what a signal's handler raised (KeyboardInterrupt, as a rule), where that
+    ended the call."""
+    return _core.take_interrupt() or globals()[name]

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import timedelta
 
 import pytest
 import torch
@@ -46,7 +47,7 @@ def test_a_killed_rank_is_named(asynchronous):
     reports = run_ranks(3, _killed, asynchronous, may_die=[1])
     for rank in (0, 2):
         (kind, text), seconds = reports[rank]
-        assert kind == "DistBackendError" and "rank 1 left" in text and "its process is gone" in text, text
+        assert kind == "PeerLostError" and "rank 1 left" in text and "its process is gone" in text, text
         assert seconds < 30
 
 
@@ -84,7 +85,7 @@ def test_a_barrier_names_who_is_missing():
     reports = run_ranks(3, _late, timeout_s=1.0)
     for rank in (0, 1):
         kind, text = reports[rank]
-        assert kind == "DistBackendError" and "rank 2 did not come within 1 s" in text, text
+        assert kind == "TimeoutError" and "rank 2 did not come within 1 s" in text, text
 
 
 def _missing_at_start(rank, size, folder):
@@ -97,7 +98,7 @@ def test_who_does_not_come_to_the_start_is_named(tmp_path):
     reports = run_ranks(3, _missing_at_start, str(tmp_path), backend=None)
     for rank in (0, 2):
         kind, text = reports[rank]
-        assert kind == "DistBackendError" and "rank 1 of 3 did not come" in text, text
+        assert kind == "TimeoutError" and "rank 1 of 3 did not come" in text, text
 
 
 def _disagree(rank, size):
@@ -119,11 +120,45 @@ def test_ranks_that_disagree_all_hear_it_and_go_on():
     reports = run_ranks(3, _disagree)
     assert reports[0] == reports[1] == reports[2]
     shape, dtype, operation, count, uneven = reports[0]
-    assert shape[0] == "DistBackendError" and "the ranks do not agree" in shape[1] and "[4]" in shape[1], shape
-    assert dtype[0] == "TypeError" and "rank 1 gave float64" in dtype[1], dtype
-    assert operation[0] == "DistBackendError" and "barrier" in operation[1], operation
-    assert count[0] == "ValueError" and "2 tensors for 3 ranks" in count[1], count
-    assert uneven[0] == "ValueError" and "4 rows" in uneven[1], uneven
+    assert shape[0] == "MismatchError" and "the ranks do not agree" in shape[1] and "[4]" in shape[1], shape
+    assert dtype[0] == "DTypeError" and "rank 1 gave float64" in dtype[1], dtype
+    assert operation[0] == "MismatchError" and "barrier" in operation[1], operation
+    assert count[0] == "ShapeError" and "2 tensors for 3 ranks" in count[1], count
+    assert uneven[0] == "ShapeError" and "4 rows" in uneven[1], uneven
+
+
+def _kinds(rank, size):
+    x = torch.ones(2 + rank)
+    with pytest.raises(tessera.MismatchError) as mismatch:
+        dist.all_reduce(x)
+    with pytest.raises(tessera.ShapeError) as shape:
+        dist.all_gather([x], x)
+    with pytest.raises(tessera.DTypeError) as dtype:
+        dist.all_reduce(torch.ones(2, dtype=torch.uint16))
+    work = dist.all_gather([x], x, async_op=True)
+    for _ in range(2):  # it may be asked more than once
+        with pytest.raises(tessera.ShapeError):
+            work.wait()
+    with pytest.raises(tessera.ShapeError):
+        work.get_future().wait()
+    late = []
+    if rank == 0:
+        with pytest.raises(tessera.TimeoutError, match="not done after 100 ms") as limited:
+            dist.irecv(x, 1).wait(timedelta(milliseconds=100))
+        with pytest.raises(tessera.TimeoutError, match="call destroy_process_group") as late:
+            dist.barrier()
+        assert "shrink" not in str(late.value)
+        with pytest.raises(tessera.AbortedError, match="call destroy_process_group") as dead:
+            dist.barrier()
+        late = [(limited, TimeoutError), (late, TimeoutError), (dead, RuntimeError)]
+    else:
+        time.sleep(2)
+    for raised, kind in [(mismatch, ValueError), (shape, ValueError), (dtype, TypeError), *late]:
+        assert isinstance(raised.value, kind) and isinstance(raised.value, dist.DistBackendError), raised.value
+
+
+def test_errors_are_those_of_the_package_and_of_torch():
+    run_ranks(2, _kinds, timeout_s=1.0)
 
 
 def usage():

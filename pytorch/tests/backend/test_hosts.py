@@ -133,7 +133,7 @@ def test_a_killed_rank_is_named(size, hosts, dead):
     reports = run_ranks(size, _killed, dead, may_die=[dead], hosts=hosts)
     for rank in set(range(size)) - {dead}:
         (kind, text), seconds = reports[rank]
-        assert kind == "DistBackendError" and f"rank {dead} left" in text, text
+        assert kind == "PeerLostError" and f"rank {dead} left" in text, text
         assert seconds < 30
 
 
@@ -141,7 +141,7 @@ def test_a_barrier_names_who_is_missing():
     reports = run_ranks(3, failures._late, timeout_s=1.0, hosts=2)
     for rank in (0, 1):
         kind, text = reports[rank]
-        assert kind == "DistBackendError" and "rank 2 did not come within 1 s" in text, text
+        assert kind == "TimeoutError" and "rank 2 did not come within 1 s" in text, text
 
 
 def test_ranks_that_disagree_all_hear_it_and_go_on():
@@ -154,7 +154,7 @@ def test_who_does_not_come_to_the_start_is_named(tmp_path):
     reports = run_ranks(3, failures._missing_at_start, str(tmp_path), backend=None, hosts=3)
     for rank in (0, 2):
         kind, text = reports[rank]
-        assert kind == "DistBackendError" and "rank 1 of 3 did not come" in text, text
+        assert kind == "TimeoutError" and "rank 1 of 3 did not come" in text, text
 
 
 def _again_and_again(rank, size, folder):
@@ -196,7 +196,7 @@ def _interrupted(rank, size):
 
 
 def test_ctrl_c_ends_a_wait():
-    assert run_ranks(2, _interrupted, hosts=2) == ["KeyboardInterrupt", "DistBackendError"]
+    assert run_ranks(2, _interrupted, hosts=2) == ["KeyboardInterrupt", "AbortedError"]
 
 
 def _redistributed(rank, size):
