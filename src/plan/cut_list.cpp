@@ -6,32 +6,33 @@ namespace tessera {
 namespace {
 
 // Keeps those that no other beats in both.
-std::vector<CutList::Group> slowest(std::vector<CutList::Group> all) {
+void keep_slowest(std::pmr::vector<CutList::Group>& all) {
   std::sort(all.begin(), all.end(),
             [](const auto& a, const auto& b) { return a.whole != b.whole ? a.whole > b.whole : a.least < b.least; });
-  std::vector<CutList::Group> kept;
+  size_t kept = 0;
   for (const auto& group : all) {
-    if (kept.empty() || group.least < kept.back().least) kept.push_back(group);
+    if (kept == 0 || group.least < all[kept - 1].least) all[kept++] = group;
   }
-  return kept;
+  all.resize(kept);
 }
 
 }  // namespace
 
-CutLists::CutLists(const Dims& shape, std::vector<int64_t> axis_sizes) : sizes_(std::move(axis_sizes)) {
+CutLists::CutLists(const Dims& shape, std::vector<int64_t> axis_sizes, std::pmr::memory_resource* memory)
+    : sizes_(std::move(axis_sizes)), lists_(memory) {
   lists_.reserve(32);
   for (size_t d = 0; d < shape.size(); ++d) {
-    CutList list;
+    CutList& list = add();
     list.dim = d;
     list.offsets = {0, shape[d]};
     list.largest = static_cast<double>(shape[d]);
-    add(std::move(list));
   }
 }
 
-int CutLists::add(CutList list) {
-  lists_.push_back(std::make_unique<CutList>(std::move(list)));
-  return static_cast<int>(lists_.size()) - 1;
+CutList& CutLists::add() {
+  std::pmr::polymorphic_allocator<> memory = lists_.get_allocator();
+  lists_.push_back(memory.new_object<CutList>(memory.resource()));
+  return *lists_.back();
 }
 
 void CutLists::finish(CutList& list) const {
@@ -56,18 +57,18 @@ void CutLists::finish(CutList& list) const {
   }
 }
 
-int CutLists::add_ragged(size_t dim, int which, std::vector<uint8_t> axes, std::vector<int64_t> offsets) {
-  CutList list;
+int CutLists::add_ragged(size_t dim, int which, std::span<const uint8_t> axes, std::span<const int64_t> offsets) {
+  CutList& list = add();
   list.dim = dim;
   list.ragged = which;
   list.parent = uncut(dim);
-  list.axes = std::move(axes);
-  list.offsets = std::move(offsets);
+  list.axes.assign(axes.begin(), axes.end());
+  list.offsets.assign(offsets.begin(), offsets.end());
   finish(list);
-  return add(std::move(list));
+  return last();
 }
 
-int CutLists::chunked(size_t dim, const std::vector<uint8_t>& axes) {
+int CutLists::chunked(size_t dim, std::span<const uint8_t> axes) {
   int list = uncut(dim);
   for (const uint8_t axis : axes) list = extended(list, axis);
   return list;
@@ -76,8 +77,9 @@ int CutLists::chunked(size_t dim, const std::vector<uint8_t>& axes) {
 int CutLists::extended(int list, uint8_t axis) {
   if (const int known = lists_[static_cast<size_t>(list)]->child[axis]; known != 0) return known;
   const CutList& outer = *lists_[static_cast<size_t>(list)];
-  CutList inner;
+  CutList& inner = add();
   inner.dim = outer.dim;
+  inner.axes.reserve(outer.depth() + 1);
   inner.axes = outer.axes;
   inner.axes.push_back(axis);
   inner.parent = list;
@@ -90,9 +92,7 @@ int CutLists::extended(int list, uint8_t axis) {
   }
   inner.offsets.push_back(outer.offsets.back());
   finish(inner);
-  const int number = add(std::move(inner));
-  lists_[static_cast<size_t>(list)]->child[axis] = number;
-  return number;
+  return lists_[static_cast<size_t>(list)]->child[axis] = last();
 }
 
 int CutLists::without(int list, size_t tail) const {
@@ -108,22 +108,23 @@ size_t CutLists::width(int list, size_t tail) const {
   return width;
 }
 
-const std::vector<CutList::Group>& CutLists::groups(int number, size_t tail) {
+const std::pmr::vector<CutList::Group>& CutLists::groups(int number, size_t tail) {
   CutList& list = *lists_[static_cast<size_t>(number)];
   list.groups.resize(list.depth() + 1);
   auto& known = list.groups[tail];
   if (!known.empty()) return known;
   const size_t w = width(number, tail);
-  std::vector<CutList::Group> all;
+  known.reserve(list.pieces() / w);
   for (size_t p = 0; p < list.pieces(); p += w) {
     double least = list.piece(p);
     for (size_t k = 1; k < w; ++k) least = std::min(least, list.piece(p + k));
-    all.push_back({static_cast<double>(list.offsets[p + w] - list.offsets[p]), least});
+    known.push_back({static_cast<double>(list.offsets[p + w] - list.offsets[p]), least});
   }
-  return known = slowest(std::move(all));
+  keep_slowest(known);
+  return known;
 }
 
-const std::vector<size_t>& CutLists::distinct(int number, size_t tail) {
+const std::pmr::vector<size_t>& CutLists::distinct(int number, size_t tail) {
   CutList& list = *lists_[static_cast<size_t>(number)];
   list.distinct.resize(list.depth() + 1);
   auto& known = list.distinct[tail];

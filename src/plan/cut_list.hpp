@@ -2,7 +2,8 @@
 #pragma once
 
 #include <array>
-#include <memory>
+#include <memory_resource>
+#include <span>
 #include <vector>
 
 #include <tessera/layout.hpp>
@@ -17,13 +18,16 @@ inline constexpr size_t kMaxPlanAxes = 5;
 
 // A dimension cut by a sequence of axes. All of them are a tree: the list without its last axis is its parent.
 struct CutList {
+  explicit CutList(std::pmr::memory_resource* memory)
+      : axes(memory), offsets(memory), places(memory), groups(memory), distinct(memory) {}
+
   size_t dim = 0;
   int ragged = 0;  // 1: the source's own cut, 2: the target's
-  std::vector<uint8_t> axes;
+  std::pmr::vector<uint8_t> axes;
   int parent = -1;                           // of ragged ones the dimension uncut
   std::array<int, kMaxPlanAxes> child = {};  // by axis; 0: not met yet
-  std::vector<int64_t> offsets;              // of its pieces
-  std::vector<int32_t> places;               // a coordinate on each of the axes, for each piece
+  std::pmr::vector<int64_t> offsets;         // of its pieces
+  std::pmr::vector<int32_t> places;          // a coordinate on each of the axes, for each piece
   double largest = 0;                        // piece
   size_t fullest = 0;                        // its number, the first where several are as large
   bool even = true;                          // all pieces are as large
@@ -37,31 +41,34 @@ struct CutList {
   struct Group {
     double whole, least;
   };
-  std::vector<std::vector<Group>> groups;     // by tail; empty: not worked out yet
-  std::vector<std::vector<size_t>> distinct;  // by tail: a number for each length of the part that the tail cuts
+  std::pmr::vector<std::pmr::vector<Group>> groups;  // by tail; empty: not worked out yet
+  std::pmr::vector<std::pmr::vector<size_t>>
+      distinct;  // by tail: a number for each length of the part that the tail cuts
 };
 
 class CutLists {
  public:
-  CutLists(const Dims& shape, std::vector<int64_t> axis_sizes);
+  // All of them lie in that memory, which must not need to be given back piece by piece.
+  CutLists(const Dims& shape, std::vector<int64_t> axis_sizes, std::pmr::memory_resource* memory);
 
   int uncut(size_t dim) const { return static_cast<int>(dim); }
-  int add_ragged(size_t dim, int which, std::vector<uint8_t> axes, std::vector<int64_t> offsets);
-  int chunked(size_t dim, const std::vector<uint8_t>& axes);
+  int add_ragged(size_t dim, int which, std::span<const uint8_t> axes, std::span<const int64_t> offsets);
+  int chunked(size_t dim, std::span<const uint8_t> axes);
   int extended(int list, uint8_t axis);  // cut again
   int without(int list, size_t tail) const;
 
   const CutList& operator[](int list) const { return *lists_[static_cast<size_t>(list)]; }
   size_t width(int list, size_t tail) const;  // pieces of each group along the last `tail` axes
-  const std::vector<CutList::Group>& groups(int list, size_t tail);
-  const std::vector<size_t>& distinct(int list, size_t tail);
+  const std::pmr::vector<CutList::Group>& groups(int list, size_t tail);
+  const std::pmr::vector<size_t>& distinct(int list, size_t tail);
 
  private:
-  int add(CutList list);
+  CutList& add();
+  int last() const { return static_cast<int>(lists_.size()) - 1; }
   void finish(CutList& list) const;
 
   std::vector<int64_t> sizes_;
-  std::vector<std::unique_ptr<CutList>> lists_;  // references to them stay
+  std::pmr::vector<CutList*> lists_;
 };
 
 }  // namespace tessera

@@ -21,7 +21,15 @@ ExchangePricer::ExchangePricer(Graph& graph, double base_us)
       base_us_(base_us),
       axes_(graph.axes()),
       sizes_(axes_),
-      slow_first_(graph.by_speed().rbegin(), graph.by_speed().rend()) {
+      meetings_(graph.memory()),
+      ranges_(graph.memory()),
+      shared_(graph.memory()),
+      slow_first_(graph.by_speed().rbegin(), graph.by_speed().rend()),
+      tables_(graph.memory()),
+      dims_(graph.memory()),
+      whole_(graph.memory()),
+      terms_(graph.memory()),
+      sent_(graph.memory()) {
   tables_.reserve(64);
   size_t stride = 1;
   for (size_t a = axes_; a-- > 0;) {

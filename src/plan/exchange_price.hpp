@@ -116,11 +116,12 @@ class ExchangePricer {
   std::array<size_t, kMaxPlanAxes> stride_ = {};
   std::array<int, kMaxPlanAxes> shift_ = {};
   std::array<uint8_t, 64> axis_of_bit_ = {};
-  std::unordered_map<uint64_t, Meeting> meetings_;  // by the two lists
-  std::vector<Range> ranges_;                       // of all of them
-  std::vector<Shared> shared_;
+  std::pmr::unordered_map<uint64_t, Meeting> meetings_;  // by the two lists
+  std::pmr::vector<Range> ranges_;                       // of all of them
+  std::pmr::vector<Shared> shared_;
   std::vector<uint8_t> slow_first_;
-  std::unordered_map<uint64_t, ShareTable> tables_;  // by the two lists, and what agrees
+  ShareTable::Scratch scratch_;
+  std::pmr::unordered_map<uint64_t, ShareTable> tables_;  // by the two lists, and what agrees
 
   // Of the pair at hand.
   const Node *before_ = nullptr, *after_ = nullptr;
@@ -131,9 +132,9 @@ class ExchangePricer {
   std::array<Target, kMaxPlanAxes> target_ = {};
   std::array<bool, kMaxPlanAxes> kept_ = {};
   std::array<int64_t, kMaxPlanAxes> fixed_source_ = {}, fixed_target_ = {};
-  std::vector<const Meeting*> dims_;           // that the source cuts
-  std::vector<const CutList*> whole_;          // of the target, in the others
-  std::vector<Spot> terms_;                    // what each term of a sum adds; one where there is none
+  std::pmr::vector<const Meeting*> dims_;      // that the source cuts
+  std::pmr::vector<const CutList*> whole_;     // of the target, in the others
+  std::pmr::vector<Spot> terms_;               // what each term of a sum adds; one where there is none
   uint64_t kept_bits_ = 0, replica_bits_ = 0;  // of axes on which everyone keeps its own part; that hold replicas
   int64_t turns_ = 1;
   int64_t free_receivers_ = 1;  // of each piece, by the axes that have nothing to do with the source's cuts
@@ -145,7 +146,7 @@ class ExchangePricer {
   Load received_;
   bool for_senders_ = false;
   std::array<size_t, kMaxDims> to_number_ = {};  // of the pieces at hand
-  std::vector<Load> sent_;
+  std::pmr::vector<Load> sent_;
 };
 
 }  // namespace tessera

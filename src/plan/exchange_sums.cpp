@@ -13,7 +13,8 @@ ShareTable& ExchangePricer::table(int own, int other, uint32_t agreed) {
   const auto known = tables_.find(key);
   if (known != tables_.end()) return known->second;
   const CutLists& lists = graph_.lists();
-  return tables_.try_emplace(key, lists[own], lists[other], agreed, sizes_, slow_first_).first->second;
+  return tables_.try_emplace(key, lists[own], lists[other], agreed, sizes_, slow_first_, scratch_, graph_.memory())
+      .first->second;
 }
 
 void ExchangePricer::find_side(bool receives) {

@@ -161,8 +161,8 @@ void Graph::reductions(const Node& node, Fn&& fn) {
 }
 
 // The innermost axes of one dimension cut another one, or the same in another way.
-template <class Fn, class Admits>
-void Graph::exchanges(const Node& node, Fn&& fn, Admits&& admits) {
+template <class Offer>
+void Graph::exchanges(const Node& node, Offer&& offer) {
   for (size_t a = 0; a < ndim(); ++a) {
     const CutList& list = lists_[node.list[a]];
     const size_t depth = list.depth();
@@ -181,7 +181,7 @@ void Graph::exchanges(const Node& node, Fn&& fn, Admits&& admits) {
           b = d;
         }
         // Axes that go to several dimensions at once are a direct exchange.
-        if (touched == 1 && next.key != node.key && admits(next)) fn(next, exchange_move(node, next, a, tail, b));
+        if (touched == 1 && next.key != node.key) offer(next, Reshard{a, tail, b, moved});
       });
     }
   }
@@ -213,12 +213,12 @@ void Graph::embeds(const Node& node, Fn&& fn) {
   });
 }
 
-template <class Fn, class Admits>
-void Graph::for_each_step(const Node& node, Fn&& fn, Admits&& admits) {
+template <class Fn, class Offer>
+void Graph::for_each_step(const Node& node, Fn&& fn, Offer&& offer) {
   gathers(node, fn);
   cuts(node, fn);
   reductions(node, fn);
-  exchanges(node, fn, admits);
+  exchanges(node, offer);
   embeds(node, fn);
 }
 

@@ -22,7 +22,7 @@ Graph::Graph(const Mesh& mesh, const Layout* from, const Layout* to, const Dims&
              std::vector<Link> links, const Topology& topology, bool any_order)
     : mesh_(mesh),
       shape_(shape),
-      lists_(shape, {}),
+      lists_(shape, {}, &memory_),
       element_bytes_(static_cast<double>(size_bytes(dtype))),
       base_us_(topology.base_us),
       exchange_base_us_(topology.exchange_base_us),
@@ -54,7 +54,7 @@ Graph::Graph(const Mesh& mesh, const Layout* from, const Layout* to, const Dims&
   std::iota(by_speed_.begin(), by_speed_.end(), uint8_t{0});
   std::sort(by_speed_.begin(), by_speed_.end(),
             [&](uint8_t a, uint8_t b) { return slowness_[mesh_axes_[a]] < slowness_[mesh_axes_[b]]; });
-  lists_ = CutLists(shape, sizes_);
+  lists_ = CutLists(shape, sizes_, &memory_);
   source_at_.resize(sizes_.size());
   target_at_.resize(sizes_.size());
   for (size_t d = 0; d < shape.size(); ++d) source_.list[d] = target_.list[d] = static_cast<int16_t>(lists_.uncut(d));
@@ -100,9 +100,10 @@ void Graph::take_cut(const Layout::Cut& cut, int which, Node& node) {
   if (axes.empty()) return;
   const auto dim = static_cast<size_t>(cut.dim);
   int list = lists_.chunked(dim, axes);
-  if (!cut.offsets.empty() && cut.offsets != lists_[list].offsets) {
+  if (!cut.offsets.empty() && !std::ranges::equal(cut.offsets, lists_[list].offsets)) {
     const auto known = std::find_if(ragged_.begin(), ragged_.end(), [&](int r) {
-      return lists_[r].dim == dim && lists_[r].axes == axes && lists_[r].offsets == cut.offsets;
+      return lists_[r].dim == dim && std::ranges::equal(lists_[r].axes, axes) &&
+             std::ranges::equal(lists_[r].offsets, cut.offsets);
     });
     list = known != ragged_.end() ? *known : lists_.add_ragged(dim, which, axes, cut.offsets);
     if (known == ragged_.end()) ragged_.push_back(list);

@@ -30,6 +30,12 @@ struct Edge {
   double bytes = 0;
 };
 
+// An all-to-all: the innermost `tail` axes of one dimension come to cut another, or the same in another way.
+struct Reshard {
+  size_t from_dim = 0, tail = 0, to_dim = 0;
+  uint32_t axes = 0;
+};
+
 class Graph {
  public:
   // `from` or `to` is null where it is on another mesh. They are resolved, and the mesh is theirs.
@@ -42,10 +48,12 @@ class Graph {
   const Mesh& mesh() const { return mesh_; }
   std::vector<size_t> mesh_axes(uint32_t axes) const;
 
-  // Calls fn(const Node& next, const Edge& edge) for every step that leads on. An all-to-all takes long to price: first
-  // admits(next) says whether it can matter.
-  template <class Fn, class Admits>
-  void for_each_step(const Node& node, Fn&& fn, Admits&& admits);
+  // Calls fn(const Node& next, const Edge& edge) for every step that leads on. An all-to-all takes long to price: for each
+  // it calls offer(const Node& next, const Reshard& move) instead.
+  template <class Fn, class Offer>
+  void for_each_step(const Node& node, Fn&& fn, Offer&& offer);
+  Edge exchange_move(const Node& before, const Node& after, const Reshard& move);
+  double latency_of(const Reshard& move) const;
   // Every layout that a direct exchange from the source may lead to.
   template <class Fn>
   void for_each_node(Fn&& fn);
@@ -72,6 +80,7 @@ class Graph {
   size_t mesh_axis(size_t axis) const { return mesh_axes_[axis]; }
   int64_t size(size_t axis) const { return sizes_[axis]; }
   const std::vector<uint8_t>& by_speed() const { return by_speed_; }  // axes, the fastest first
+  std::pmr::memory_resource* memory() { return &memory_; }            // for what lives as long as this
   CutLists& lists() { return lists_; }
   const CutLists& lists() const { return lists_; }
   size_t ndim() const { return shape_.size(); }
@@ -96,10 +105,12 @@ class Graph {
   void cuts(const Node& node, Fn&& fn);
   template <class Fn>
   void reductions(const Node& node, Fn&& fn);
-  template <class Fn, class Admits>
-  void exchanges(const Node& node, Fn&& fn, Admits&& admits);
+  template <class Offer>
+  void exchanges(const Node& node, Offer&& offer);
   template <class Fn>
   void embeds(const Node& node, Fn&& fn);
+
+  static constexpr size_t kFirstBytes = 32 << 10;  // most searches need no more
 
   enum class Ring { gather, scatter, both };  // which reduces what it scatters
   double rings_us(uint32_t axes, double bytes, Ring ring) const;
@@ -107,8 +118,8 @@ class Graph {
   double copy_us(const Node& after) const;
   double group_bytes(const Node& whole, const Node& parts);
   double root_bytes(const Node& whole, const Node& parts);
-  Edge exchange_move(const Node& before, const Node& after, size_t a, size_t tail, size_t b);
 
+  std::pmr::monotonic_buffer_resource memory_{kFirstBytes};
   Mesh mesh_;
   Dims shape_;
   std::vector<size_t> mesh_axes_;  // those with more than one rank
@@ -127,8 +138,8 @@ class Graph {
   uint32_t same_at_axes_ = 0;  // whose At is the source's too
   std::optional<ReduceOp> source_op_, target_op_;
   enum class Order : uint8_t { any, last_first, at_once } order_ = Order::any;
-  std::map<std::tuple<int, int, double>, Edge>
-      exchanges_;  // priced so far: lists before and after, and what is the same
+  std::pmr::map<std::tuple<int, int, double>, Edge> exchanges_{
+      &memory_};  // priced so far: lists before and after, and what is the same
   GroupExchange groups_;
   std::vector<uint8_t> slow_first_;  // of the all-to-all at hand
   double element_bytes_;

@@ -46,7 +46,7 @@ double Graph::copy_us(const Node& after) const {
 // The most that a rank of a group misses of what the group has together.
 double Graph::group_bytes(const Node& whole, const Node& parts) {
   double same = 1;
-  std::array<const std::vector<CutList::Group>*, kMaxDims> changed;
+  std::array<const std::pmr::vector<CutList::Group>*, kMaxDims> changed;
   size_t count = 0;
   for (size_t d = 0; d < shape_.size(); ++d) {
     const size_t tail = lists_[parts.list[d]].depth() - lists_[whole.list[d]].depth();
@@ -100,9 +100,22 @@ double Graph::root_bytes(const Node& whole, const Node& parts) {
   return most * same * element_bytes_;
 }
 
+// Of every rank, for each other rank of its group at the slowest axis on which they differ.
+double Graph::latency_of(const Reshard& move) const {
+  double us = 0, left = 1;  // ranks that differ on none of the axes that are slower
+  for (const uint8_t a : by_speed_) {
+    if (!has(move.axes, a)) continue;
+    const double more = left * static_cast<double>(sizes_[a]);
+    us += (more - left) * links_[a].latency_us;
+    left = more;
+  }
+  return us;
+}
+
 // An all-to-all within groups. Every rank has a latency for each other rank of its group at the slowest axis on which they
 // differ, and the bytes of the busiest by axis.
-Edge Graph::exchange_move(const Node& before, const Node& after, size_t a, size_t tail, size_t b) {
+Edge Graph::exchange_move(const Node& before, const Node& after, const Reshard& move) {
+  const auto [a, tail, b, moved] = move;
   const int from = before.list[a], to = after.list[b];
   double same = element_bytes_;
   for (size_t d = 0; d < shape_.size(); ++d) same *= d == a || d == b ? 1 : lists_[before.list[d]].largest;
@@ -114,13 +127,12 @@ Edge Graph::exchange_move(const Node& before, const Node& after, size_t a, size_
   slow_first.assign(axes.end() - static_cast<ptrdiff_t>(tail), axes.end());
   std::sort(slow_first.begin(), slow_first.end(),
             [&](uint8_t x, uint8_t y) { return slowness_[mesh_axes_[x]] > slowness_[mesh_axes_[y]]; });
-  known = {StepKind::all_to_all, 0, exchange_base_us_, 0};
+  known = {StepKind::all_to_all, moved, exchange_base_us_, 0};
   GroupExchange::Load peers = {};  // that differ on an axis, and on none that is slower
   auto left = static_cast<double>(lists_.width(from, tail));
   for (size_t i = 0; i < tail; ++i) {
     const uint8_t axis = slow_first[i];
     const double within = left / static_cast<double>(sizes_[axis]);
-    known.axes |= 1u << axis;
     peers[i] = left - within;
     known.us += peers[i] * links_[axis].latency_us;
     left = within;

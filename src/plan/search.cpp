@@ -106,7 +106,8 @@ void Search::run(Mode mode) {
   visits_.reserve(64);
   for (auto& numbers : numbers_) numbers.clear();
   numbers_[0].reserve(64);
-  queue_ = {};
+  moves_.clear();
+  while (!queue_.empty()) queue_.pop();
   target_ = -1;
   const int source = visit_of(0, one_.source());
   const int target = one_mesh_ ? visit_of(0, one_.target()) : visit_of(1, other_->target());
@@ -132,6 +133,7 @@ void Search::run(Mode mode) {
       case Item::in: bound_closer(next, next.visit, target); break;
       case Item::close_out: take_exchange(source, next.visit); break;
       case Item::close_in: take_exchange(next.visit, target); break;
+      case Item::move: take_move(moves_[static_cast<size_t>(next.visit)]); break;
     }
   }
 }
@@ -141,17 +143,27 @@ void Search::expand(int number) {
   const int here = visits_[static_cast<size_t>(number)].graph;
   graph(here).for_each_step(
       node, [&](const Node& next, const Edge& edge) { relax(number, visit_of(here, next), edge); },
-      [&](const Node& next) { return may_improve(number, visit_of(here, next)); });
+      [&](const Node& next, const Reshard& reshard) { offer(number, visit_of(here, next), reshard); });
   if (visits_[static_cast<size_t>(number)].parent >= 0) queue_exchange_in(number);
 }
 
-// Whether an exchange that costs no more than its bound would be a better way there, and there can be on the best way.
-bool Search::may_improve(int parent, int next) {
-  if (mode_ == Mode::peak) return true;
-  const Visit& after = visits_[static_cast<size_t>(next)];
-  if (after.done) return false;
-  const double cost = visits_[static_cast<size_t>(parent)].cost + bound(parent, next);
-  return cost <= after.cost && (next == target_ || below(cost + after.ahead, best()));
+// An all-to-all is queued by a bound too, where that would be a better way there, and there can be on the best way: mostly
+// there is a cheaper way by the time it is taken, and it need not be priced.
+void Search::offer(int parent, int next, const Reshard& reshard) {
+  const Visit &before = visits_[static_cast<size_t>(parent)], &after = visits_[static_cast<size_t>(next)];
+  if (after.done) return;
+  const Move move{parent, next, reshard};
+  if (mode_ == Mode::peak) return take_move(move);
+  const double cost = before.cost + bound(parent, next, graph(before.graph).latency_of(reshard)) * (1 - 1e-12);
+  if (cost > after.cost || (next != target_ && !below(cost + after.ahead, best()))) return;
+  queue_.push({cost + after.ahead, before.steps + 1, Item::move, static_cast<int>(moves_.size())});
+  moves_.push_back(move);
+}
+
+void Search::take_move(const Move& move) {
+  const Visit &before = visits_[static_cast<size_t>(move.from)], &after = visits_[static_cast<size_t>(move.to)];
+  if (after.done) return;
+  relax(move.from, move.to, graph(before.graph).exchange_move(before.node, after.node, move.reshard));
 }
 
 void Search::relax(int parent, int next, const Edge& edge) {
@@ -190,7 +202,7 @@ void Search::queue_exchanges_out() {
 void Search::queue_exchange_out(int number, const Node& node) {
   const int next = visit_of(number, node);
   if (next == 0 || visits_[static_cast<size_t>(next)].done || !may_exchange(0, next)) return;
-  const double least = mode_ == Mode::cost ? bound(0, next) : 0;
+  const double least = mode_ == Mode::cost ? bound(0, next, least_latency_[way_of(0, next)]) : 0;
   const double ahead = visits_[static_cast<size_t>(next)].ahead;
   if (below(least, visits_[static_cast<size_t>(next)].cost) && below(least + ahead, best())) {
     queue_.push({least + ahead, 1, Item::out, next});
@@ -201,7 +213,8 @@ void Search::queue_exchange_in(int number) {
   const int target = target_;
   const Visit& visit = visits_[static_cast<size_t>(number)];
   if (!may_exchange(number, target)) return;
-  const double least = visit.cost + (mode_ == Mode::cost ? bound(number, target) : 0);
+  const double least =
+      visit.cost + (mode_ == Mode::cost ? bound(number, target, least_latency_[way_of(number, target)]) : 0);
   if (below(least, visits_[static_cast<size_t>(target)].cost)) queue_.push({least, visit.steps + 1, Item::in, number});
 }
 

@@ -32,21 +32,29 @@ class Search {
     bool done = false;
   };
   // In the order in which equals are taken. An exchange out of the source or into the target is queued by a first bound,
-  // then by a closer one, and priced last.
-  enum class Item : uint8_t { visit, all_out, out, in, close_out, close_in };
+  // then by a closer one, and priced last; an all-to-all by a bound.
+  enum class Item : uint8_t { visit, all_out, out, in, close_out, close_in, move };
   struct Queued {
     double cost;
     int steps;
     Item item;
-    int visit;
+    int visit;                                   // or the number of a move
     bool operator<(const Queued& other) const {  // the queue has the largest on top
       if (cost != other.cost) return cost > other.cost;
       return steps != other.steps ? steps > other.steps : item > other.item;
     }
   };
 
+  struct Move {
+    int from, to;
+    Reshard reshard;
+  };
+
   bool within(int from, int to) const {
     return visits_[static_cast<size_t>(from)].graph == visits_[static_cast<size_t>(to)].graph;
+  }
+  size_t way_of(int from, int to) const {  // in least_latency_ and least_slope_
+    return within(from, to) ? static_cast<size_t>(visits_[static_cast<size_t>(from)].graph) : 2;
   }
   ExchangePricer& pricer(int visit) {
     return visits_[static_cast<size_t>(visit)].graph == 0 ? pricer_ : *other_pricer_;
@@ -70,13 +78,14 @@ class Search {
   double best() const { return visits_[static_cast<size_t>(target_)].cost; }
   void run(Mode mode);
   void expand(int number);
-  bool may_improve(int parent, int next);
+  void offer(int parent, int next, const Reshard& reshard);
+  void take_move(const Move& move);
   void relax(int parent, int next, const Edge& edge);
   void queue_exchanges_out();
   void queue_exchange_in(int number);
   void bound_closer(const Queued& item, int from, int to);
   void take_exchange(int from, int to);
-  double bound(int from, int to);
+  double bound(int from, int to, double latency_us);
   PricedExchange price(int from, int to, double most_us);
   double us_between(const ExchangeBetween::Load& load, bool reduces) const;
   double bound_between_meshes(int from, int to);
@@ -106,9 +115,11 @@ class Search {
   std::vector<double> slopes_;          // the least of each axis, of one mesh
   bool is_even_ = false;                // all pieces that a search may meet are as large
   bool chunked_ = false;                // both layouts are cut as torch.chunk cuts, or whole
-  std::vector<Visit> visits_;
-  std::unordered_map<uint64_t, int> numbers_[2];
-  std::priority_queue<Queued> queue_;
+  std::pmr::vector<Visit> visits_{one_.memory()};
+  std::array<std::pmr::unordered_map<uint64_t, int>, 2> numbers_ = {
+      std::pmr::unordered_map<uint64_t, int>{one_.memory()}, std::pmr::unordered_map<uint64_t, int>{one_.memory()}};
+  std::pmr::vector<Move> moves_{one_.memory()};
+  std::priority_queue<Queued, std::pmr::vector<Queued>> queue_{std::pmr::polymorphic_allocator<Queued>(one_.memory())};
   Mode mode_ = Mode::cost;
 };
 

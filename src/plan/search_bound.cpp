@@ -186,8 +186,8 @@ double Search::missing_at_first(int from, int to, double terms) {
   return end.box_at(after.node, place) * terms - (own ? shared(from, *own, to, place) : 0);
 }
 
-// An exchange costs no less than what one receiver misses takes on the fastest way.
-double Search::bound(int from, int to) {
+// An exchange with that much latency costs no less than what one receiver misses takes on the fastest way.
+double Search::bound(int from, int to, double latency_us) {
   const Visit &before = visits_[static_cast<size_t>(from)], &after = visits_[static_cast<size_t>(to)];
   Graph& end = graph(after.graph);
   if (axes_with(after.node, end.axes(), Code::embedded) != 0 || end.may_reenter()) {
@@ -199,10 +199,9 @@ double Search::bound(int from, int to) {
     const bool kept = within(from, to) && after.node.code[a] == Code::term;
     if (before.node.code[a] == Code::term && !kept) terms *= static_cast<double>(start.mesh().size(start.mesh_axis(a)));
   }
-  const size_t way = within(from, to) ? static_cast<size_t>(before.graph) : 2;
   const double missing = missing_at_first(from, to, terms);
   if (missing <= 0) return topology_.exchange_base_us;
-  return topology_.exchange_base_us + least_latency_[way] + missing * one_.element_bytes() * least_slope_[way];
+  return topology_.exchange_base_us + latency_us + missing * one_.element_bytes() * least_slope_[way_of(from, to)];
 }
 
 }  // namespace tessera

@@ -5,15 +5,16 @@
 namespace tessera {
 namespace {
 
-bool begins_with(const std::vector<uint8_t>& list, const std::vector<uint8_t>& start) {
+bool begins_with(std::span<const uint8_t> list, std::span<const uint8_t> start) {
   return start.size() <= list.size() && std::equal(start.begin(), start.end(), list.begin());
 }
 
 }  // namespace
 
 ShareTable::ShareTable(const CutList& own, const CutList& other, uint32_t agreed, const std::vector<int64_t>& sizes,
-                       const std::vector<uint8_t>& slow_first)
-    : own_(own), other_(other), sizes_(sizes) {
+                       const std::vector<uint8_t>& slow_first, Scratch& scratch, std::pmr::memory_resource* memory)
+    : own_(own), other_(other), sizes_(sizes), there_(memory), scratch_(scratch) {
+  const auto allocate = [&](size_t count) { return std::pmr::polymorphic_allocator<double>(memory).allocate(count); };
   uint32_t cutting = 0;
   for (const uint8_t a : other.axes) cutting |= 1u << a;
   sets_[set_count_++] = agreed & cutting;
@@ -31,12 +32,11 @@ ShareTable::ShareTable(const CutList& own, const CutList& other, uint32_t agreed
   is_constant_ = own.even && other.even && (begins_with(own.axes, other.axes) || begins_with(other.axes, own.axes));
   if (is_constant_) {
     there_ = {0};
-    values_ = std::make_unique_for_overwrite<double[]>(width_);
+    values_ = allocate(width_);
     work_out(0, 1);
     has_all_ = has_fullest_ = true;
     return;
   }
-  there_.reserve(weight);
   there_ = {0};
   for (const uint8_t a : other.axes) {
     if (std::find(own.axes.begin(), own.axes.end(), a) != own.axes.end()) continue;
@@ -47,7 +47,7 @@ ShareTable::ShareTable(const CutList& own, const CutList& other, uint32_t agreed
   }
   size_t step = places * width_;
   for (size_t k = own.depth(); k-- > 0; step *= static_cast<size_t>(sizes_[own.axes[k]])) stride[own.axes[k]] = step;
-  values_ = std::make_unique_for_overwrite<double[]>(step);
+  values_ = allocate(step);
 }
 
 void ShareTable::want_all() {
@@ -89,7 +89,7 @@ void ShareTable::for_each_meeting(size_t first_piece, size_t behind_piece, Fn&& 
 }
 
 void ShareTable::add_all(size_t column, size_t first_piece, size_t behind_piece) {
-  double* entry = values_.get() + first_piece * there_.size() * width_ + column;
+  double* entry = values_ + first_piece * there_.size() * width_ + column;
   for_each_meeting(first_piece, behind_piece, [&](size_t x, size_t first, size_t behind) {
     double count = 0;
     for (size_t y = first; y < behind; ++y) count += shared(x, y) > 0 ? 1 : 0;
@@ -110,7 +110,7 @@ size_t ShareTable::here(size_t piece) const {
 }
 
 void ShareTable::add_own(size_t column, size_t first_piece, size_t behind_piece) {
-  double* entry = values_.get() + first_piece * there_.size() * width_ + column;
+  double* entry = values_ + first_piece * there_.size() * width_ + column;
   for (size_t x = first_piece; x < behind_piece; ++x) {
     const size_t place = here(x);
     for (const size_t there : there_) {
@@ -125,7 +125,8 @@ void ShareTable::add_own(size_t column, size_t first_piece, size_t behind_piece)
 void ShareTable::add_some(uint32_t set, size_t column, size_t first_piece, size_t behind_piece) {
   size_t keys = 1;
   for (const uint8_t a : other_.axes) keys *= (set >> a & 1) != 0 ? static_cast<size_t>(sizes_[a]) : 1;
-  std::vector<size_t> key(other_.pieces());  // by piece: twice a number for its place on the set's axes
+  auto& [key, sums] = scratch_;
+  key.assign(other_.pieces(), 0);  // by piece: twice a number for its place on the set's axes
   for (size_t k = 0; k < other_.depth(); ++k) {
     const uint8_t a = other_.axes[k];
     if ((set >> a & 1) == 0) continue;
@@ -135,8 +136,8 @@ void ShareTable::add_some(uint32_t set, size_t column, size_t first_piece, size_
       place += other_.depth();
     }
   }
-  std::vector<double> sums(2 * keys);
-  double* entry = values_.get() + first_piece * there_.size() * width_ + column;
+  sums.assign(2 * keys, 0);
+  double* entry = values_ + first_piece * there_.size() * width_ + column;
   for_each_meeting(first_piece, behind_piece, [&](size_t x, size_t first, size_t behind) {
     for (size_t y = first; y < behind; ++y) {
       const int64_t both = shared(x, y);

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <array>
-#include <memory>
+#include <memory_resource>
 #include <vector>
 
 #include "plan/cut_list.hpp"
@@ -17,15 +17,20 @@ class ShareTable {
   std::array<size_t, kMaxPlanAxes> stride = {};     // of entries, by axis; 0: it makes no difference
   std::array<uint8_t, kMaxPlanAxes + 1> slot = {};  // where the numbers of a level stand in an entry
 
-  // Level i is where ranks agree on the i slowest axes, and on `agreed`. The lists and sizes outlive it.
+  struct Scratch {  // reused from table to table for its memory
+    std::vector<size_t> key;
+    std::vector<double> sums;
+  };
+  // Level i is where ranks agree on the i slowest axes, and on `agreed`. The lists, sizes and scratch outlive it; its own
+  // memory need not be given back piece by piece.
   ShareTable(const CutList& own, const CutList& other, uint32_t agreed, const std::vector<int64_t>& sizes,
-             const std::vector<uint8_t>& slow_first);
+             const std::vector<uint8_t>& slow_first, Scratch& scratch, std::pmr::memory_resource* memory);
 
   bool is_constant() const { return is_constant_; }
   // Works out the entries of all pieces, or of the largest.
   void want_all();
   void want_fullest();
-  const double* entries() const { return values_.get(); }
+  const double* entries() const { return values_; }
 
  private:
   void work_out(size_t first_piece, size_t behind_piece);
@@ -43,8 +48,9 @@ class ShareTable {
   std::array<uint32_t, kMaxPlanAxes + 1> sets_ = {};
   size_t set_count_ = 0, width_ = 0;
   std::array<size_t, kMaxPlanAxes> weight_ = {};  // of an axis in the number of the other's piece
-  std::vector<size_t> there_;                     // what a place on the other's axes alone adds to that number
-  std::unique_ptr<double[]> values_;
+  std::pmr::vector<size_t> there_;                // what a place on the other's axes alone adds to that number
+  Scratch& scratch_;
+  double* values_ = nullptr;
   bool has_all_ = false, has_fullest_ = false;
   bool is_constant_ = false;
 };
