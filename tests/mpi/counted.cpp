@@ -1,6 +1,6 @@
 // Counts the calls of MPI's that a call of tessera's makes, through the profiling interface: every function that tessera
-// may call while it moves data is replaced by one that counts, and calls the real one. TESSERA_VOTE_FROM is 2, and every
-// rank a host.
+// may call while it moves data is replaced by one that counts, and calls the real one. Every rank is a host, and
+// TESSERA_VOTE_FROM 2 where votes are counted.
 #include <signal.h>
 #include <unistd.h>
 
@@ -133,6 +133,24 @@ void votes(Comm& comm) {
   }
 }
 
+// From 8 ranks on all is said in as many rounds as the logarithm of their number, also what is long.
+void rounds(Comm& comm) {
+  const int64_t n = comm.size(), me = comm.rank();
+  for (int i = 0; i < 3; ++i) {
+    calls = {};
+    comm.barrier();
+    require(calls.sends == rounds_of(comm.size()), "the number of messages of a barrier in rounds");
+  }
+  for (const int64_t columns : {0, 1, 100, 1500}) {  // the last ones are more than one message holds
+    calls = {};
+    const Tensor all = all_gather(comm, Tensor::full(DType::f32, {1, columns}, me)).tensor;
+    require(calls.sends <= 2 * rounds_of(comm.size()), "the number of messages of a short gather");
+    for (int64_t r = 0; r < n; ++r) {
+      for (int64_t c = 0; c < columns; ++c) require(all.at<float>(r, c) == static_cast<float>(r), "a short row");
+    }
+  }
+}
+
 // The last rank agrees to a split and then stands still: the others do not wait for longer than the timeout.
 void splits(Comm& comm) {
   const int last = comm.size() - 1;
@@ -195,6 +213,8 @@ int main(int argc, char** argv) {
       fails(comm);
     } else if (what == "sums") {
       sums(comm);
+    } else if (what == "rounds") {
+      rounds(comm);
     } else if (what == "splits") {
       splits(comm);
     } else {

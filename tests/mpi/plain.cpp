@@ -152,11 +152,12 @@ void long_records(Comm& comm) {
 }
 
 void works(Comm& comm) {
-  for (const int64_t columns : {int64_t{1}, int64_t{100}, int64_t{100'000}}) {
+  const bool many = comm.size() > 7;  // all that they gather would not fit into the memory of a small machine
+  for (const int64_t columns : {1, 100, many ? 2'000 : 100'000}) {
     gather(comm, columns);
     reduce(comm, columns);
   }
-  gather(comm, 2'000'000);  // 16 MB a row
+  if (!many) gather(comm, 2'000'000);  // 16 MB a row
   one_has_all(comm);
   in_groups(comm);
   messages(comm);

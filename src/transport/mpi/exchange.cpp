@@ -13,6 +13,10 @@ namespace {
 constexpr size_t kFirstBytes = 16384;  // of a record, with its head: few are longer
 constexpr uint64_t kMostRecordBytes = uint64_t{1} << 30;
 
+// From so many on rounds take less time than a message to each: over TCP 37 us instead of 58 with 8 ranks, through shared
+// memory 3.5 instead of 4.5.
+constexpr size_t kFewestRelayed = 8;
+
 // How long one who has waited in vain hears who else has.
 constexpr auto kRollTime = std::chrono::milliseconds(200);
 
@@ -131,89 +135,149 @@ class MpiTransport::Records {
 };
 
 // Where they are many, records go in as many rounds as the logarithm of their number: each passes on all that has come to
-// it, in one message, and so gets as much again from twice as far.
+// it, in one message, and so gets as much again from twice as far. What comes is waited for in all rounds at once.
 class MpiTransport::Relay {
  public:
-  explicit Relay(MpiTransport& transport) : t_(transport), count_(t_.circle_.size()), me_(t_.own_place()) { begin(); }
+  explicit Relay(MpiTransport& transport)
+      : t_(transport),
+        api_(t_.world_->api()),
+        count_(t_.circle_.size()),
+        me_(t_.own_place()),
+        requests_(t_.posted_.requests),
+        over_(t_.posted_.over) {
+    for (size_t step = 1; step < count_; step *= 2) ++rounds_;
+    if (t_.rounds_.size() < rounds_) t_.rounds_.resize(rounds_);
+    requests_.assign(kSlots * rounds_, 0);
+  }
   ~Relay() {
-    for (const RequestHandle request : requests_) {
-      if (request != 0) t_.world_->keep(request, memory_);
+    for (size_t i = 0; i < rounds_; ++i) {
+      RequestHandle* const slots = &requests_[kSlots * i];
+      if (slots[0] == 0 && slots[1] == 0 && slots[2] == 0) continue;
+      if (slots[0] != 0) api_.cancel(slots[0]);
+      const auto memory = std::make_shared<Passed>(std::move(t_.rounds_[i]));
+      for (size_t s = 0; s < kSlots; ++s) {
+        if (slots[s] != 0) t_.world_->keep(slots[s], memory);
+      }
+      t_.rounds_[i] = {};
     }
   }
   Relay(const Relay&) = delete;
 
-  // True: all have come.
-  bool progress() {
-    if (step_ >= count_) return true;
-    if (!found_) find();
-    t_.world_->check(t_.world_->test_some(requests_, over_), "MPI_Testsome");
-    if (!found_ || requests_[0] != 0 || requests_[1] != 0) return false;
-    take();
-    step_ *= 2;
-    if (step_ < count_) begin();
-    return step_ >= count_;
+  void start() {
+    t_.peers_[static_cast<size_t>(t_.rank_)].said = t_.said_;
+    for (size_t i = 0; i < rounds_; ++i) {
+      auto& in = t_.rounds_[i].in;
+      if (in.size() < kFirstBytes) in.resize(kFirstBytes);
+      receive(i, in.data(), kFirstBytes);
+    }
+    send();
   }
-  int source() const { return t_.circle_[(me_ + step_) % count_]; }
+
+  // True: all have come, and all is sent.
+  bool progress() {
+    t_.world_->check(t_.world_->test_some(requests_, over_), "MPI_Testsome");
+    for (size_t i = 0; i < over_.count; ++i) check_arrived(static_cast<size_t>(over_.which[i]), over_.bytes[i]);
+    while (round_ < rounds_ && requests_[kSlots * round_] == 0) {
+      if (!is_whole()) return false;
+      take();
+      ++round_;
+      if (round_ < rounds_) send();
+    }
+    return round_ == rounds_ &&
+           std::all_of(requests_.begin(), requests_.end(), [](RequestHandle request) { return request == 0; });
+  }
+  // For whom this rank waits.
+  int source() const { return source_of(std::min(round_, rounds_ - 1)); }
 
  private:
-  struct Memory {
-    std::vector<std::byte> out, in;
-  };
+  static constexpr size_t kSlots = 3;   // of a round: what comes, what goes, and its rest
+  static constexpr size_t kAlign = 16;  // of each record, and of what says how long they are in all
+  static size_t padded(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
-  // So many of those behind this one have come, itself among them.
-  size_t known() const { return std::min(step_, count_ - step_); }
+  int source_of(size_t round) const { return t_.circle_[(me_ + (size_t{1} << round)) % count_]; }
+  // So many of those behind this one have come before that round, itself among them; as many come in it.
+  size_t known(size_t round) const { return std::min(size_t{1} << round, count_ - (size_t{1} << round)); }
 
-  void begin() {
-    memory_ = std::make_shared<Memory>();
-    found_ = false;
-    for (size_t i = 0; i < known(); ++i) {
-      const int r = t_.circle_[(me_ + i) % count_];
-      const auto& record = r == t_.rank_ ? t_.said_ : t_.peers_[static_cast<size_t>(r)].rest;
-      memory_->out.insert(memory_->out.end(), record.begin(), record.end());
-    }
-    if (memory_->out.size() > kMostRecordBytes) throw Error("what all ranks say is too long for one message");
-    const int to = t_.circle_[(me_ + count_ - step_) % count_];
-    t_.world_->check(t_.world_->api().isend(memory_->out.data(), static_cast<int64_t>(memory_->out.size()), to,
-                                            kRelayed, t_.comm_, &requests_[1]),
-                     "MPI_Isend");
+  void receive(size_t round, std::byte* data, size_t bytes) {
+    t_.world_->check(
+        api_.irecv(data, static_cast<int64_t>(bytes), source_of(round), kRelayed, t_.comm_, &requests_[kSlots * round]),
+        "MPI_Irecv");
   }
 
-  void find() {
-    int32_t flag = 0;
-    Found found;
-    t_.world_->check(t_.world_->api().find(source(), kRelayed, t_.comm_, &flag, &found), "MPI_Improbe");
-    if (flag == 0) return;
-    found_ = true;
-    memory_->in.resize(static_cast<size_t>(found.bytes));
-    t_.world_->check(t_.world_->api().irecv_found(memory_->in.data(), found.bytes, &found, &requests_[0]),
-                     "MPI_Imrecv");
+  void send() {
+    auto& out = t_.rounds_[round_].out;
+    out.assign(kAlign, std::byte{0});
+    for (size_t i = 0; i < known(round_); ++i) {
+      const auto record = t_.peers_[static_cast<size_t>(t_.circle_[(me_ + i) % count_])].said;
+      out.insert(out.end(), record.begin(), record.end());
+      out.resize(padded(out.size()));
+    }
+    if (out.size() > kMostRecordBytes) throw Error("what all ranks say is too long for one message");
+    const uint64_t all = out.size();
+    std::memcpy(out.data(), &all, sizeof(all));
+    const int to = t_.circle_[(me_ + count_ - (size_t{1} << round_)) % count_];
+    const auto post = [&](size_t slot, std::span<const std::byte> part) {
+      t_.world_->check(api_.isend(part.data(), static_cast<int64_t>(part.size()), to, kRelayed, t_.comm_,
+                                  &requests_[kSlots * round_ + slot]),
+                       "MPI_Isend");
+    };
+    post(1, std::span(out).first(std::min(out.size(), kFirstBytes)));
+    if (out.size() > kFirstBytes) post(2, std::span(out).subspan(kFirstBytes));
+  }
+
+  // Of what comes in a round, as it says itself.
+  uint64_t length_of(size_t round) const {
+    uint64_t all = 0;
+    std::memcpy(&all, t_.rounds_[round].in.data(), sizeof(all));
+    if (all < kAlign || all > kMostRecordBytes) {
+      throw Error(fmt::format("rank {}'s record is damaged", source_of(round)));
+    }
+    return all;
+  }
+
+  void check_arrived(size_t request, int64_t bytes) const {
+    if (request % kSlots != 0) return;
+    const size_t round = request / kSlots;
+    const uint64_t all = length_of(round);
+    const uint64_t expected = round == rest_of_ ? all - kFirstBytes : std::min<uint64_t>(all, kFirstBytes);
+    check_length(source_of(round), bytes, static_cast<int64_t>(expected));
+  }
+
+  // Whether all that comes in this round has; where it is long, asks for the rest.
+  bool is_whole() {
+    auto& in = t_.rounds_[round_].in;
+    const uint64_t all = length_of(round_);
+    if (all <= kFirstBytes || rest_of_ == round_) return true;
+    rest_of_ = round_;
+    if (in.size() < all) in.resize(all);
+    receive(round_, in.data() + kFirstBytes, all - kFirstBytes);
+    return false;
   }
 
   void take() {
-    std::span<const std::byte> rest(memory_->in);
-    for (size_t i = 0; i < known(); ++i) {
-      const int r = t_.circle_[(me_ + step_ + i) % count_];
+    auto rest = std::span<const std::byte>(t_.rounds_[round_].in).first(length_of(round_)).subspan(kAlign);
+    for (size_t i = 0; i < known(round_); ++i) {
+      const int r = t_.circle_[(me_ + (size_t{1} << round_) + i) % count_];
       Head head;
       if (rest.size() >= sizeof(head)) std::memcpy(&head, rest.data(), sizeof(head));
       if (rest.size() < sizeof(head) || rest.size() - sizeof(head) < head.bytes) {
         throw Error(fmt::format("rank {}'s record is damaged", r));
       }
       Peer& from = t_.peers_[static_cast<size_t>(r)];
-      const auto record = rest.first(sizeof(head) + head.bytes);
-      from.rest.assign(record.begin(), record.end());
+      from.said = rest.first(sizeof(head) + head.bytes);
       from.note_call(head.call);
       from.note_came(true);
-      rest = rest.subspan(record.size());
+      rest = rest.subspan(std::min(rest.size(), padded(from.said.size())));
     }
   }
 
   MpiTransport& t_;
+  const Api& api_;
   const size_t count_, me_;
-  size_t step_ = 1;
-  bool found_ = false;
-  std::shared_ptr<Memory> memory_;
-  RequestHandle requests_[2] = {0, 0};  // what comes, and what goes
-  World::Over over_;
+  size_t rounds_ = 0, round_ = 0;
+  size_t rest_of_ = SIZE_MAX;  // the round whose rest was asked for
+  std::vector<RequestHandle>& requests_;
+  World::Over& over_;
 };
 
 // Two words to one rank, and two from another.
@@ -314,7 +378,7 @@ void MpiTransport::exchange(const Saying& mine, uint64_t call, std::vector<std::
   records.assign(static_cast<size_t>(size_), {});
   if (votes()) {
     if (mine.meanwhile != nullptr) mine.meanwhile->meanwhile();
-    if (!vote(mine.elements ? 0 : mine.version, deadline)) return relay(records, deadline);
+    if (!vote(mine.elements ? 0 : mine.version, deadline)) return relay(nullptr, records, deadline);
     for (const int r : circle_) {
       peers_[static_cast<size_t>(r)].note_came(true);
       peers_[static_cast<size_t>(r)].note_call(call);
@@ -322,6 +386,7 @@ void MpiTransport::exchange(const Saying& mine, uint64_t call, std::vector<std::
     records[static_cast<size_t>(rank_)] = std::span<const std::byte>(said_).subspan(sizeof(Head));
     return;
   }
+  if (circle_.size() >= kFewestRelayed) return relay(mine.meanwhile, records, deadline);
   Records exchange(*this);
   if (circle_.size() > 1) exchange.post();
   if (mine.meanwhile != nullptr) mine.meanwhile->meanwhile();
@@ -337,13 +402,14 @@ void MpiTransport::exchange(const Saying& mine, uint64_t call, std::vector<std::
   }
 }
 
-void MpiTransport::relay(std::vector<std::span<const std::byte>>& records, Deadline deadline) {
+void MpiTransport::relay(Meanwhile* meanwhile, std::vector<std::span<const std::byte>>& records, Deadline deadline) {
   for (const int r : circle_) peers_[static_cast<size_t>(r)].note_came(false);
   Relay relay(*this);
+  relay.start();
+  if (meanwhile != nullptr) meanwhile->meanwhile();
   with_roll_call([&] { await([&] { return relay.progress(); }, [&] { return relay.source(); }, deadline); });
   for (const int r : circle_) {
-    const std::span<const std::byte> record = r == rank_ ? said_ : peers_[static_cast<size_t>(r)].rest;
-    records[static_cast<size_t>(r)] = record.subspan(sizeof(Head));
+    records[static_cast<size_t>(r)] = peers_[static_cast<size_t>(r)].said.subspan(sizeof(Head));
   }
 }
 

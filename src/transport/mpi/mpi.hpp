@@ -85,6 +85,7 @@ class MpiTransport : public Transport {
     std::atomic<bool> left{false};
     std::string farewell;
     std::vector<std::byte> first, rest;  // of its record
+    std::span<const std::byte> said;     // the same, where it came in rounds
     // Nothing else follows from these.
     void note_call(uint64_t number) { call.store(number, std::memory_order_relaxed); }
     void note_came(bool has) { came.store(has, std::memory_order_relaxed); }
@@ -102,7 +103,7 @@ class MpiTransport : public Transport {
   // Whether all of the circle say `mine`, and it is not 0. In as many rounds as the logarithm of their number.
   bool vote(uint64_t mine, Deadline deadline);
   // Says this rank's record to all of the circle in rounds, and hears theirs.
-  void relay(std::vector<std::span<const std::byte>>& records, Deadline deadline);
+  void relay(Meanwhile* meanwhile, std::vector<std::span<const std::byte>>& records, Deadline deadline);
   void call_the_roll();
   template <class Fn>
   void with_roll_call(Fn&& fn);
@@ -135,6 +136,10 @@ class MpiTransport : public Transport {
     std::vector<Whose> whose;
     World::Over over;
   } posted_;
+  struct Passed {  // in a round; kept for its capacity
+    std::vector<std::byte> out, in;
+  };
+  std::vector<Passed> rounds_;
   std::atomic<bool> dead_{false};
   Verdict verdict_;
   bool gone_ = false;
