@@ -43,6 +43,18 @@ class DTypeError : public Error {
   using Error::Error;
 };
 
+// An argument that is none of those there are: a reduction, a gradient, a timeout.
+class ArgumentError : public Error {
+  using Error::Error;
+};
+
+// An argument of a type that the call does not take. Front ends throw it whose
+// language finds out types only when it runs; and what a tensor is that
+// tessera cannot take, as a sparse one.
+class ArgumentTypeError : public Error {
+  using Error::Error;
+};
+
 // A rank died, threw, or left while others needed it. The communicator is dead;
 // Comm::shrink() makes a new one.
 class PeerLostError : public Error {

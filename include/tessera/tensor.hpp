@@ -113,7 +113,9 @@ class Tensor {
 
   // DLPack. to_*: the receiver calls the deleter. from_*: takes over `managed`
   // and calls its deleter when done; throws DTypeError or Error, `managed` then
-  // untouched, for a device other than the CPU or a type tessera has not.
+  // untouched, for a device other than the CPU or a type tessera has not. What
+  // is marked read-only is as a view of constant memory, both ways; the older
+  // struct cannot say so.
   DLManagedTensor* to_dlpack() const;
   DLManagedTensorVersioned* to_dlpack_versioned() const;
   static Tensor from_dlpack(DLManagedTensor* managed);

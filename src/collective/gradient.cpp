@@ -5,16 +5,6 @@
 namespace tessera {
 namespace {
 
-// Tells every rank that this one's arguments are wrong, so that none waits for
-// it; all throw the error.
-template <class E>
-[[noreturn]] void refuse(Comm& comm, detail::OpCode op, const E& error, const Site& site) {
-  const detail::Description description{.op = op, .problem = std::make_exception_ptr(error)};
-  detail::Outcome outcome;
-  detail::execute(comm, {&description, 1}, {&outcome, 1}, site);
-  throw error;
-}
-
 // What a linear reduction over the ranks multiplies each term by.
 double weight(Comm& comm, detail::OpCode backward, Reduction op, const Site& site) {
   switch (op.op) {
@@ -23,7 +13,8 @@ double weight(Comm& comm, detail::OpCode backward, Reduction op, const Site& sit
     case ReduceOp::premul_sum: return op.factor;
     default: break;
   }
-  refuse(comm, backward, Error(fmt::format("{} has no linear adjoint: differentiate it by hand", name(op.op))), site);
+  const ArgumentError error(fmt::format("{} has no linear adjoint: differentiate it by hand", name(op.op)));
+  detail::refuse(comm, backward, std::make_exception_ptr(error), site);
 }
 
 // The gradient of a list with one tensor for each rank: a reduction to each
@@ -32,7 +23,7 @@ Tensor own_of_parts(Comm& comm, const std::vector<Tensor>& grads, GradReduce red
   if (grads.size() != static_cast<size_t>(comm.size())) {
     const ShapeError error(fmt::format("{} gradients for {} ranks: give one for each", grads.size(), comm.size()));
     if (reduce == GradReduce::slice) throw error;  // local, as the slice is
-    refuse(comm, detail::OpCode::reduce, error, site);
+    detail::refuse(comm, detail::OpCode::reduce, std::make_exception_ptr(error), site);
   }
   if (reduce == GradReduce::slice) return grads[static_cast<size_t>(comm.rank())];
   const Reduction op = reduce == GradReduce::mean ? ReduceOp::avg : ReduceOp::sum;

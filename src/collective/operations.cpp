@@ -38,6 +38,13 @@ Description Asked::describe() const {
           .recv_sizes = recv_sizes == nullptr ? Sizes() : *recv_sizes};
 }
 
+void detail::refuse(Comm& comm, OpCode op, const std::exception_ptr& problem, const Site& site) {
+  const Description description{.op = op, .problem = problem};
+  Outcome outcome;
+  execute(comm, {&description, 1}, {&outcome, 1}, site);
+  std::rethrow_exception(problem);
+}
+
 Description AllGather::describe(AllGather&& op) {
   const bool guesses = op.sizes_trusted && op.sizes.empty();
   return {.op = OpCode::all_gather,

@@ -114,6 +114,12 @@ ErrorKind kind_of(const std::exception_ptr& error, std::string& text) {
   } catch (const DTypeError& e) {
     text = e.what();
     return ErrorKind::dtype;
+  } catch (const ArgumentError& e) {
+    text = e.what();
+    return ErrorKind::argument;
+  } catch (const ArgumentTypeError& e) {
+    text = e.what();
+    return ErrorKind::argument_type;
   } catch (const PeerLostError& e) {
     text = e.what();
     return ErrorKind::peer_lost;
@@ -166,7 +172,7 @@ void CommState::close(const std::string& farewell) noexcept {
 }
 
 void CommState::set_timeout(std::chrono::nanoseconds timeout) {
-  if (timeout.count() <= 0) throw Error(fmt::format("a timeout of {} ns is not positive", timeout.count()));
+  if (timeout.count() <= 0) throw ArgumentError(fmt::format("a timeout of {} ns is not positive", timeout.count()));
   timeout_.store(timeout.count());
 }
 

@@ -182,6 +182,8 @@ void throw_error(ErrorKind kind, const std::string& text) {
     case ErrorKind::mismatch: raise(MismatchError(text)); break;
     case ErrorKind::shape: raise(ShapeError(text)); break;
     case ErrorKind::dtype: raise(DTypeError(text)); break;
+    case ErrorKind::argument: raise(ArgumentError(text)); break;
+    case ErrorKind::argument_type: raise(ArgumentTypeError(text)); break;
     case ErrorKind::peer_lost: raise(PeerLostError(text)); break;
     case ErrorKind::timed_out: raise(TimeoutError(text)); break;
     case ErrorKind::aborted: raise(AbortedError(text)); break;
@@ -216,6 +218,13 @@ std::string_view name(OpCode op) {
     case OpCode::recv: return "recv";
   }
   return "?";
+}
+
+OpCode detail::find_op(std::string_view wanted) {
+  for (auto op = OpCode::none; op <= OpCode::recv; op = static_cast<OpCode>(static_cast<int>(op) + 1)) {
+    if (name(op) == wanted) return op;
+  }
+  throw Error(fmt::format("{} is no operation", wanted));
 }
 
 bool needs_x(OpCode op, int64_t root, int rank) {

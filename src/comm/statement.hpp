@@ -15,7 +15,18 @@ namespace tessera {
 
 using detail::OpCode;
 
-enum class ErrorKind : uint32_t { none, mismatch, shape, dtype, peer_lost, timed_out, aborted, other };
+enum class ErrorKind : uint32_t {
+  none,
+  mismatch,
+  shape,
+  dtype,
+  argument,
+  argument_type,
+  peer_lost,
+  timed_out,
+  aborted,
+  other,
+};
 [[noreturn]] void throw_error(ErrorKind kind, const std::string& text);
 
 std::string_view name(OpCode op);

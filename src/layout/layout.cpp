@@ -228,8 +228,8 @@ Layout Layout::dual(Convention convention) const {
     Placement& p = state->placements[a];
     if (p.kind == Placement::Kind::partial) {
       if (p.op != ReduceOp::sum && p.op != ReduceOp::avg) {
-        throw Error(fmt::format("axis {} has {}, which has no linear adjoint: only sum and avg have a gradient",
-                                state->name(a), to_string(p)));
+        throw ArgumentError(fmt::format("axis {} has {}, which has no linear adjoint: only sum and avg have a gradient",
+                                        state->name(a), to_string(p)));
       }
       p = Replicate();
     } else if (p.kind == Placement::Kind::replicate && convention == Convention::local) {

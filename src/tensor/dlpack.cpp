@@ -57,12 +57,14 @@ Managed* export_as(const Tensor& tensor) {
   return &exported->managed;
 }
 
+constexpr uint64_t kReadOnly = 1;  // among the flags
+
 template <class Managed>
 Tensor import_from(Managed* managed) {
   const DLTensor& dl = managed->dl_tensor;
   constexpr int32_t kCpu = 1, kCudaHost = 3;
   if (dl.device.device_type != kCpu && dl.device.device_type != kCudaHost) {
-    throw Error(
+    throw ArgumentTypeError(
         fmt::format("from_dlpack: the tensor is on DLPack device {}; "
                     "tessera takes host memory: copy it there first",
                     dl.device.device_type));
@@ -89,7 +91,7 @@ DLManagedTensor* Tensor::to_dlpack() const { return export_as<DLManagedTensor>(*
 DLManagedTensorVersioned* Tensor::to_dlpack_versioned() const {
   auto* managed = export_as<DLManagedTensorVersioned>(*this);
   managed->version = {1, 1};  // the first that has the types of float8
-  managed->flags = 0;
+  managed->flags = read_only_ ? kReadOnly : 0;
   return managed;
 }
 
@@ -100,13 +102,10 @@ Tensor Tensor::from_dlpack(DLManagedTensorVersioned* managed) {
     throw Error(fmt::format("from_dlpack: DLPack version {}.{}; tessera knows 1.x", managed->version.major,
                             managed->version.minor));
   }
-  constexpr uint64_t kReadOnly = 1;
-  if ((managed->flags & kReadOnly) != 0) {
-    throw Error(
-        "from_dlpack: the tensor is read-only, and a Tensor can be "
-        "written to: copy it first");
-  }
-  return import_from(managed);
+  const bool read_only = (managed->flags & kReadOnly) != 0;
+  Tensor tensor = import_from(managed);
+  tensor.read_only_ = read_only;
+  return tensor;
 }
 
 }  // namespace tessera

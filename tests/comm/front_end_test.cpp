@@ -32,6 +32,30 @@ TEST(FrontEnd, ErrorsShowTheSiteItMade) {
   EXPECT_TRUE(contains(thrown.text, "train.py:41")) << thrown.text;
 }
 
+template <class E>
+Thrown refused_by_rank_1(const std::string& op) {
+  std::vector<Thrown> ranks(3);
+  run(3, [&](Comm& comm) {
+    for (int i = 0; i < 3; ++i) all_gather(comm, number(1));  // so that the next is replayed
+    ranks[static_cast<size_t>(comm.rank())] = thrown_by([&] {
+      if (comm.rank() != 1) all_gather(comm, number(1));
+      else detail::refuse(comm, detail::find_op(op), std::make_exception_ptr(E("dim is 'a'")), Site("train.py", 41));
+    });
+    expect_alive(comm);
+  });
+  return same_for_all(ranks);
+}
+
+TEST(FrontEnd, WhatItFindsWrongIsToldToEveryRank) {
+  const Thrown type = refused_by_rank_1<ArgumentTypeError>("all_gather");
+  EXPECT_EQ(type.type, "ArgumentTypeError");
+  EXPECT_TRUE(contains(type.text, "rank  1: all_gather: dim is 'a'   train.py:41")) << type.text;
+  const Thrown value = refused_by_rank_1<ArgumentError>("redistribute");
+  EXPECT_EQ(value.type, "ArgumentError");
+  EXPECT_TRUE(contains(value.text, "rank  1: redistribute: dim is 'a'")) << value.text;
+  EXPECT_THROW(detail::find_op("split"), Error);
+}
+
 thread_local bool interrupt = false;
 
 // Rank 0 waits for what nobody else does, and its front end ends that. Rank 1 comes later.

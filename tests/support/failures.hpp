@@ -46,6 +46,10 @@ Thrown thrown_by(Fn&& fn) {
     return {"ShapeError", e.what()};
   } catch (const DTypeError& e) {
     return {"DTypeError", e.what()};
+  } catch (const ArgumentError& e) {
+    return {"ArgumentError", e.what()};
+  } catch (const ArgumentTypeError& e) {
+    return {"ArgumentTypeError", e.what()};
   } catch (const PeerLostError& e) {
     return {"PeerLostError", e.what()};
   } catch (const TimeoutError& e) {

@@ -176,10 +176,20 @@ TYPED_TEST(DLPack, RefusesShapesThatMakeNoSense) {
   }
 }
 
-TEST(DLPackVersioned, RefusesReadOnlyAndOtherVersions) {
+TEST(DLPackVersioned, ReadOnlyIsReadAndNotWritten) {
   Foreign<DLManagedTensorVersioned> foreign;
   foreign.managed.flags = 1;
-  expect_refused<Error>(foreign, "read-only");
+  const Tensor tensor = Tensor::from_dlpack(&foreign.managed);
+  EXPECT_TRUE(tensor.read_only());
+  EXPECT_NO_THROW(tensor.clone());
+  EXPECT_THROW(tensor.copy_from(tensor.clone()), ShapeError);
+  auto* again = tensor.to_dlpack_versioned();
+  EXPECT_EQ(again->flags, 1u);
+  again->deleter(again);
+}
+
+TEST(DLPackVersioned, RefusesOtherVersions) {
+  Foreign<DLManagedTensorVersioned> foreign;
   foreign.managed.flags = 2;  // a copy was made: of no concern here
   EXPECT_NO_THROW(Tensor::from_dlpack(&foreign.managed));
   EXPECT_EQ(foreign.deleted, 1);

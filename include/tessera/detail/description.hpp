@@ -99,6 +99,10 @@ struct Outcome {
 void execute(Comm& comm, std::span<const Description> batch, std::span<Outcome> outcomes, const Site& site);
 // The same for one; what is asked for need last until it returns only.
 void execute(Comm& comm, const Asked& asked, Outcome& outcome, const Site& site);
+// Tells every rank that this one's arguments are wrong, so that none waits for it: all throw what `problem` is. Collective.
+[[noreturn]] void refuse(Comm& comm, OpCode op, const std::exception_ptr& problem, const Site& site);
+// By its name, as errors have it. Throws Error where there is none.
+OpCode find_op(std::string_view name);
 // Comm::split(), with a name for the new communicator.
 Comm split(Comm& comm, int64_t color, int64_t key, const std::string& name, const Site& site);
 // One of several that belong together, from within CommState::call() or the worker.
