@@ -101,7 +101,7 @@ ReduceOp reduce_op(const std::string& wanted) {
   for (int op = 0; op <= static_cast<int>(ReduceOp::premul_sum); ++op) {
     if (name(static_cast<ReduceOp>(op)) == wanted) return static_cast<ReduceOp>(op);
   }
-  throw Error(fmt::format("\"{}\" is no reduction; as sum, avg, prod, min, max", wanted));
+  throw ArgumentError(fmt::format("op is \"{}\"; as sum, avg, prod, min, max", wanted));
 }
 
 Tensor optional_tensor(const std::optional<Array>& array) { return array ? array->tensor : Tensor(); }
@@ -194,7 +194,8 @@ class Ranks : public std::enable_shared_from_this<Ranks> {
 // Infinity is a year.
 std::chrono::nanoseconds timeout_of(double seconds) {
   constexpr double kLongest = 365.0 * 24 * 3600;
-  if (!(seconds > 0)) throw Error(fmt::format("a timeout of {} s is not positive: give seconds, or math.inf", seconds));
+  if (!(seconds > 0))
+    throw ArgumentError(fmt::format("a timeout of {} s is not positive: give seconds, or math.inf", seconds));
   return std::chrono::nanoseconds(static_cast<int64_t>(std::min(seconds, kLongest) * 1e9));
 }
 
@@ -285,8 +286,29 @@ void bind_comm(nb::module_& m) {
   });
 }
 
+std::exception_ptr problem_of(const std::string& kind, const std::string& text) {
+  if (kind == "ArgumentTypeError") return std::make_exception_ptr(ArgumentTypeError(text));
+  if (kind == "ArgumentError") return std::make_exception_ptr(ArgumentError(text));
+  if (kind == "ShapeError") return std::make_exception_ptr(ShapeError(text));
+  if (kind == "DTypeError") return std::make_exception_ptr(DTypeError(text));
+  return std::make_exception_ptr(Error(text));
+}
+
 void bind_collectives(nb::module_& m) {
   const auto guard = nb::call_guard<nb::gil_scoped_release>();
+  m.def("reductions", [] {
+    std::vector<std::string> names;
+    for (int op = 0; op <= static_cast<int>(ReduceOp::premul_sum); ++op) {
+      names.emplace_back(name(static_cast<ReduceOp>(op)));
+    }
+    return names;
+  });
+  m.def(
+      "refuse",
+      [](Comm& c, const std::string& op, const std::string& kind, const std::string& text, const Place& site) {
+        detail::refuse(c, detail::find_op(op), problem_of(kind, text), site_of(site));
+      },
+      guard);
   m.def(
       "all_gather",
       [](Comm& c, const Array& x, int64_t dim, const Sizes& sizes, const Place& site) {
@@ -391,6 +413,8 @@ NB_MODULE(_core, m) {
       std::rethrow_exception(thrown);
     } catch (const Error& error) {
       set_error(error);
+    } catch (const nb::cast_error&) {
+      PyErr_SetString(PyExc_TypeError, "an argument is of a type that this does not take");
     }
   });
   m.def("take_interrupt", &take_interrupt);

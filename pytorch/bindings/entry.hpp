@@ -121,7 +121,7 @@ PyObject* given(const std::vector<T>& results) {
   return list;
 }
 
-// The same call through torch.ops.
+// The same call through torch.ops, or its complaint: see tessera/_by_schema.py.
 PyObject* call_by_schema(const char* name, PyObject* const* arguments, Py_ssize_t count);
 
 class WithoutGil {

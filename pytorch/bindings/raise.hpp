@@ -11,6 +11,8 @@ inline const char* class_of(const Error& error) {
   if (dynamic_cast<const MismatchError*>(&error) != nullptr) return "MismatchError";
   if (dynamic_cast<const ShapeError*>(&error) != nullptr) return "ShapeError";
   if (dynamic_cast<const DTypeError*>(&error) != nullptr) return "DTypeError";
+  if (dynamic_cast<const ArgumentError*>(&error) != nullptr) return "ArgumentError";
+  if (dynamic_cast<const ArgumentTypeError*>(&error) != nullptr) return "ArgumentTypeError";
   if (dynamic_cast<const PeerLostError*>(&error) != nullptr) return "PeerLostError";
   if (dynamic_cast<const TimeoutError*>(&error) != nullptr) return "TimeoutError";
   if (dynamic_cast<const AbortedError*>(&error) != nullptr) return "AbortedError";

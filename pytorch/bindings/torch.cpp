@@ -1,6 +1,7 @@
 // tessera._torch: the operators for eager code, and what they are told of Python: where a call stands, and how errors are
 // raised.
 #include <algorithm>
+#include <vector>
 
 #include <torch/csrc/utils/pybind.h>
 
@@ -68,17 +69,6 @@ PyObject* rank_and_size(PyObject*, PyObject* name) {
   });
 }
 
-PyObject* refuse(PyObject*, PyObject* arguments) {
-  const char *name = nullptr, *text = nullptr;
-  if (PyArg_ParseTuple(arguments, "ss", &name, &text) == 0) return nullptr;
-  return answer([&]() -> PyObject* {
-    detail::set_next_site(site_of_user());
-    const WithoutGil others_run;
-    Comm comm = torch_comm(name);
-    detail::refuse(comm, text);
-  });
-}
-
 PyObject* take_library_paths(PyObject*, PyObject* paths) {
   if (!set_library_paths(paths)) return nullptr;
   Py_RETURN_NONE;
@@ -87,15 +77,16 @@ PyObject* take_library_paths(PyObject*, PyObject* paths) {
 }  // namespace
 
 PyObject* call_by_schema(const char* name, PyObject* const* arguments, Py_ssize_t count) {
-  PyObject* found = PyImport_ImportModule("torch");
-  for (const char* const part : {"ops", "tessera", name}) {
-    PyObject* const outer = found;
-    found = outer == nullptr ? nullptr : PyObject_GetAttrString(outer, part);
-    Py_XDECREF(outer);
-  }
-  if (found == nullptr) return nullptr;
-  PyObject* const result = PyObject_Vectorcall(found, arguments, static_cast<size_t>(count), nullptr);
-  Py_DECREF(found);
+  PyObject* const module = PyImport_ImportModule("tessera._by_schema");
+  PyObject* const call = module == nullptr ? nullptr : PyObject_GetAttrString(module, "call");
+  Py_XDECREF(module);
+  if (call == nullptr) return nullptr;
+  PyObject* const operation = PyUnicode_FromString(name);
+  std::vector<PyObject*> all{operation};
+  all.insert(all.end(), arguments, arguments + count);
+  PyObject* const result = operation == nullptr ? nullptr : PyObject_Vectorcall(call, all.data(), all.size(), nullptr);
+  Py_XDECREF(operation);
+  Py_DECREF(call);
   return result;
 }
 
@@ -131,7 +122,6 @@ PyObject* redistribute_at(PyObject*, PyObject* const* arguments, Py_ssize_t coun
 PyMethodDef methods[] = {
     {"name_of", name_of, METH_O, "name_of(handle) -> str: what the operators call that communicator"},
     {"rank_and_size", rank_and_size, METH_O, "rank_and_size(name) -> (int, int)"},
-    {"refuse", refuse, METH_VARARGS, "refuse(name, text): collective; raises ShapeError on every rank"},
     {"set_library_paths", take_library_paths, METH_O, "set_library_paths(paths): what begins so is not the user's"},
     entry<"all_gather", call::all_gather>(),
     entry<"gather_sizes", call::gather_sizes>(),

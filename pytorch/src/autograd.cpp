@@ -8,11 +8,9 @@
 
 namespace tessera::torch_front {
 
-double linear(std::string_view op, double factor, std::string_view comm, const char* what) {
+double linear(std::string_view op, double factor, std::string_view comm) {
   const auto found = weight(op, factor, torch_comm(comm).size());
-  if (!found) {
-    throw Error(fmt::format("{}: {} has no linear adjoint: detach x, or differentiate it by hand", what, op));
-  }
+  if (!found) throw no_adjoint(op);
   return *found;
 }
 
@@ -64,7 +62,7 @@ at::Tensor reduce_scatter(const at::Tensor& x, int64_t dim, const OptionalTensor
       return call::reduce_scatter(x, dim, sizes, own, op, factor, comm);
     }();
     if (!recorded.wanted()) return result;
-    const double scale = linear(op, factor, comm, "reduce_scatter");
+    const double scale = linear(op, factor, comm);
     return recorded.attach(
         result, [=, sizes = kept(sizes), total = x.sym_size(dim), name = std::string(comm)](const at::Tensor& g) {
           return std::get<0>(call::all_gather(g, dim, sizes, total, "sum", scale, name));
@@ -80,7 +78,7 @@ at::Tensor all_reduce(const at::Tensor& x, Name op, double factor, Name comm) {
       return call::all_reduce(x, op, factor, comm);
     }();
     if (!recorded.wanted()) return result;
-    linear(op, factor, comm, "all_reduce");
+    linear(op, factor, comm);
     return recorded.attach(result, [=, op_name = std::string(op), name = std::string(comm)](const at::Tensor& g) {
       return call::all_reduce(g, op_name, factor, name);
     });
@@ -154,7 +152,7 @@ at::Tensor reduce(const at::Tensor& x, int64_t root, Name op, double factor, Nam
       return call::reduce(x, root, op, factor, comm);
     }();
     if (!recorded.wanted()) return result;
-    const double scale = linear(op, factor, comm, "reduce");
+    const double scale = linear(op, factor, comm);
     return recorded.attach(result, [=, mine = is_root(comm, root), shape = x.sym_sizes().vec(),
                                     name = std::string(comm)](const at::Tensor& g) {
       return call::broadcast(g, mine, root, c10::SymIntArrayRef(shape), scale, name);

@@ -103,12 +103,16 @@ Comm torch_comm(std::string_view name) {
 
 Tensor from_torch(const at::Tensor& tensor) {
   if (!tensor.device().is_cpu()) {
-    throw Error(fmt::format("a tensor on {}: only CPU tensors work, use x.cpu()", tensor.device().str()));
+    throw ArgumentTypeError(fmt::format("a tensor on {}: only CPU tensors work, use x.cpu()", tensor.device().str()));
   }
-  if (tensor.layout() != at::kStrided || tensor.is_quantized()) {
-    throw Error("a tensor that is sparse or quantized: only dense ones work, use x.to_dense() or x.dequantize()");
+  if (tensor.layout() != at::kStrided || tensor.is_quantized() || tensor.is_nested()) {
+    throw ArgumentTypeError(
+        "a tensor that is sparse, nested or quantized: only dense ones work, use x.to_dense(), "
+        "x.to_padded_tensor(0) or x.dequantize()");
   }
-  if (tensor.is_conj() || tensor.is_neg()) throw Error("a tensor whose conj or neg bit is set: use x.resolve_conj()");
+  if (tensor.is_conj() || tensor.is_neg()) {
+    throw ArgumentTypeError("a tensor whose conj or neg bit is set: use x.resolve_conj()");
+  }
   const DType dtype = dtype_of_torch(tensor.scalar_type());
   const Dims shape{std::span<const int64_t>(tensor.sizes().data(), tensor.sizes().size())};
   const Dims strides{std::span<const int64_t>(tensor.strides().data(), tensor.strides().size())};
@@ -154,6 +158,15 @@ void hand_over(const Error& error) {
   if (auto* const hook = error_hook.load(); hook != nullptr) hook(error);
 }
 
+ArgumentError no_forward_mode() { return ArgumentError("forward-mode differentiation is not there: use backward()"); }
+ArgumentError no_adjoint(std::string_view op) {
+  return ArgumentError(fmt::format("{} has no linear adjoint: detach x, or differentiate it by hand", op));
+}
+
+Arguments::Arguments() {
+  if (context().forward_mode) problem_ = std::make_exception_ptr(no_forward_mode());
+}
+
 Tensor Arguments::tensor(const OptionalTensor& tensor) {
   if (!tensor.has_value() || !tensor->defined()) return {};
   return attempt([&] {
@@ -187,7 +200,12 @@ Sizes Arguments::sizes(const OptionalTensor& sizes, const char* field) {
 }
 
 Reduction Arguments::reduction(std::string_view op, double factor) {
-  return attempt([&] { return Reduction(parse_reduce_op(op), factor); });
+  return attempt([&] {
+    const Reduction reduction(parse_reduce_op(op), factor);
+    // At once, and not first in backward(), which may be far away.
+    if ((context().flags & kNeedsGradient) != 0 && !weight(op, factor, 1)) throw no_adjoint(op);
+    return reduction;
+  });
 }
 
 void Arguments::check_grad(std::string_view grad) {
@@ -323,7 +341,7 @@ ReduceOp parse_reduce_op(std::string_view wanted) {
     if (there == wanted) return static_cast<ReduceOp>(op);
     known += fmt::format("{}{}", known.empty() ? "" : ", ", there);
   }
-  throw Error(fmt::format("\"{}\" is no reduction; there are {}", wanted, known));
+  throw ArgumentError(fmt::format("op is \"{}\"; there are {}", wanted, known));
 }
 
 void check_reduction(const at::Tensor& x, std::string_view op, double factor) {
@@ -334,7 +352,7 @@ int64_t parse_grad(std::string_view grad) {
   if (grad == "sum") return 0;
   if (grad == "mean") return kMeanGradient;
   if (grad == "slice") return kSliceGradient;
-  throw Error(fmt::format("grad is \"{}\"; there are \"sum\", \"mean\" and \"slice\"", grad));
+  throw ArgumentError(fmt::format("grad is \"{}\"; there are \"sum\", \"mean\" and \"slice\"", grad));
 }
 
 std::optional<double> weight(std::string_view op, double factor, int ranks) {

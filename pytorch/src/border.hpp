@@ -21,6 +21,7 @@ inline constexpr int64_t kRecordedElsewhere = 16;  // the front end gives the re
 struct CallContext {
   Site site = {"torch.ops", 0};
   int64_t flags = 0;
+  bool forward_mode = false;        // x has a tangent, which would be lost
   bool recorded_elsewhere = false;  // the front end differentiates the result, as it does DTensors
   bool any_gradient = false;        // after the call: whether some rank needs one
 };
@@ -29,6 +30,7 @@ CallContext& context();
 // The arguments of one call as tessera has them. What is wrong with them is kept, to be told to every rank.
 class Arguments {
  public:
+  Arguments();
   Tensor tensor(const OptionalTensor& tensor);
   Sizes sizes(const OptionalTensor& sizes, const char* field);
   Reduction reduction(std::string_view op, double factor);
@@ -75,9 +77,12 @@ Sizes read_sizes(const at::Tensor& sizes, const char* field);
 // A clone; where nobody traces, without the dispatcher.
 at::Tensor copy_of_sizes(const at::Tensor& sizes);
 ReduceOp parse_reduce_op(std::string_view name);
-// Throws Error where there is no such reduction, DTypeError where x cannot be reduced so.
+// What is refused of gradients.
+ArgumentError no_forward_mode();
+ArgumentError no_adjoint(std::string_view op);
+// Throws ArgumentError where there is no such reduction, DTypeError where x cannot be reduced so.
 void check_reduction(const at::Tensor& x, std::string_view op, double factor);
-// What a gather's `grad` is among the flags. Throws Error where there is no such gradient.
+// What a gather's `grad` is among the flags. Throws ArgumentError where there is no such gradient.
 int64_t parse_grad(std::string_view grad);
 // What a linear reduction over `ranks` multiplies each term by; none: it is not linear.
 std::optional<double> weight(std::string_view op, double factor, int ranks);

@@ -49,7 +49,7 @@ std::vector<at::Tensor> all_reduce_list(const std::vector<at::Tensor>& xs, std::
         [&](const Recorded& recorded, const at::Tensor&, const Tensor& sum) {
           const at::Tensor result = to_torch(sum);
           if (!recorded.wanted()) return result;
-          linear(op, factor, comm_name, "all_reduce");
+          linear(op, factor, comm_name);
           return recorded.attach(
               result, [factor, op_name = std::string(op), name = std::string(comm_name)](const at::Tensor& g) {
                 return call::all_reduce(g, op_name, factor, name);

@@ -202,6 +202,8 @@ TORCH_LIBRARY_IMPL(tessera, CUDA, m) { implement(m); }
 TORCH_LIBRARY_IMPL(tessera, SparseCPU, m) { implement(m); }
 TORCH_LIBRARY_IMPL(tessera, SparseCsrCPU, m) { implement(m); }
 TORCH_LIBRARY_IMPL(tessera, QuantizedCPU, m) { implement(m); }
+TORCH_LIBRARY_IMPL(tessera, NestedTensorCPU, m) { implement(m); }
+TORCH_LIBRARY_IMPL(tessera, MkldnnCPU, m) { implement(m); }
 
 }  // namespace tessera::torch_front::on_cpu
 

@@ -17,8 +17,8 @@ using Backward = std::function<at::Tensor(const at::Tensor& grad)>;
 // Of a gather along dim: the gradient of this rank's piece.
 Backward backward_of_gather(std::string_view grad, int64_t dim, const at::Tensor& sizes, c10::SymInt own, double scale,
                             const std::string& comm);
-// The weight of each term of a reduction; an error at once, and not first in backward(), which may be far away.
-double linear(std::string_view op, double factor, std::string_view comm, const char* what);
+// The weight of each term of a reduction. Throws where it has none: no rank was asked then, which is told otherwise.
+double linear(std::string_view op, double factor, std::string_view comm);
 
 class Adjoint : public autograd::Node {
  public:
@@ -45,9 +45,8 @@ class Recorded {
   Recorded(const char* name, const at::Tensor& x, bool shared) : name_(name), x_(x), shared_(shared) {
     CallContext& here = context();
     site_ = here.site;
-    if (x._fw_grad(0).defined()) {
-      throw Error(fmt::format("{}: forward-mode differentiation is not there: use backward()", name));
-    }
+    forward_mode_ = x._fw_grad(0).defined();
+    here.forward_mode |= forward_mode_;  // torch.func.jvp() calls the operator again within, with the value alone
     needed_ = autograd::compute_requires_grad(x);
     here.any_gradient = false;
     here.flags = !shared ? 0 : needed_ ? kNeedsGradient : at::GradMode::is_enabled() ? 0 : kRecordsNone;
@@ -58,8 +57,11 @@ class Recorded {
   Recorded(const Recorded&) = delete;
   Recorded& operator=(const Recorded&) = delete;
 
-  // Whether the result wants a history.
-  bool wanted() const { return needed_ || (shared_ && context().any_gradient && at::GradMode::is_enabled()); }
+  // Whether the result wants a history. Throws where no rank was asked, which is told otherwise.
+  bool wanted() const {
+    if (forward_mode_) throw no_forward_mode();
+    return needed_ || (shared_ && context().any_gradient && at::GradMode::is_enabled());
+  }
 
   const at::Tensor& attach(const at::Tensor& result, Backward backward) const {
     if (!autograd::isDifferentiableType(result.scalar_type())) return result;
@@ -74,6 +76,7 @@ class Recorded {
   const at::Tensor& x_;
   const bool shared_;
   bool needed_ = false;
+  bool forward_mode_ = false;
   Site site_;
 };
 

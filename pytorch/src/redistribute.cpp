@@ -28,7 +28,7 @@ std::string text_of(const Layout& layout) { return fmt::format("{} on {}", layou
 Convention parse_convention(Name text) {
   if (text == "global") return Convention::global;
   if (text == "local") return Convention::local;
-  throw Error(fmt::format("convention is \"{}\"; there are \"global\" and \"local\"", text));
+  throw ArgumentError(fmt::format("convention is \"{}\"; there are \"global\" and \"local\"", text));
 }
 
 // What follows from the texts of a call, by these texts. Bounded, as they may have sizes in them that are ever new.
@@ -174,13 +174,6 @@ at::Tensor redistribute_with_gradient(const at::Tensor& x, c10::SymIntArrayRef s
 }
 
 }  // namespace torch_front
-
-void detail::refuse(Comm& comm, const std::string& text) {
-  torch_front::Arguments in;
-  const auto none = in.plan([&]() -> Plan { throw ShapeError(text); });
-  in.redistribute(comm, {}, none);
-  throw ShapeError(text);
-}
 
 at::Tensor redistribute(Comm& comm, const at::Tensor& x, const Plan& plan, Convention convention, const Site& site) {
   if (x.defined() && x.is_meta()) {

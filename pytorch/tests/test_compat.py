@@ -204,18 +204,51 @@ def test_a_rank_without_gradient_does_not_hang_the_others():
     assert tessera.run(2, rank_main, timeout=20) == [[2.0, 2.0], None]
 
 
-def test_one_warning_names_the_remedy():
-    _gather._warned.clear()
+@pytest.mark.parametrize("name", ["st_moe", "musiclm", "mirasol", "spear_tts"])
+def test_one_warning_names_the_remedy(name):
+    gather = {
+        "st_moe": lambda: st_moe.AllGather(),
+        "musiclm": lambda: musiclm.AllGather(0),
+        "mirasol": lambda: lambda x, sizes=None: mirasol.all_gather(x, 0, sizes),
+        "spear_tts": lambda: lambda x, sizes=None: spear_tts.all_gather(x, 0, sizes),
+    }[name]()
+    if _gather._warned.locked():
+        _gather._warned.release()
 
     def rank_main(comm):
+        x = torch.ones(1, requires_grad=True)
+        with pytest.raises(tessera.ShapeError):  # a call that fails has no gradient to be warned of
+            gather(x, torch.tensor([5, 5]))
+        with torch.no_grad():
+            gather(x)
+        gather(x.detach()), gather(torch.ones(1, dtype=torch.long))
+        assert not _gather._warned.locked()
+        tessera.barrier()
         for _ in range(2):
-            st_moe.AllGather()(torch.ones(1, requires_grad=True))
+            lines.append(sys._getframe().f_lineno + 1)
+            gather(x)
 
+    lines = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        tessera.run(1, rank_main)
+        tessera.run(2, rank_main)
     assert len(caught) == 1 and 'grad="sum"' in str(caught[0].message)
-    assert caught[0].filename.endswith(("test_compat.py", "st_moe.py"))
+    line = lines[0] if isinstance(gather, torch.nn.Module) else gather.__code__.co_firstlineno
+    assert (caught[0].filename, caught[0].lineno) == (__file__, line)
+
+
+def test_one_rank_has_the_whole_gradient():
+    if _gather._warned.locked():
+        _gather._warned.release()
+    tessera.run(1, lambda comm: st_moe.AllGather()(torch.ones(1, requires_grad=True)))
+    assert not _gather._warned.locked()
+
+
+@needs_seeds
+@pytest.mark.parametrize("package", compat_cases.PACKAGES)
+def test_names_that_are_not_the_originals_are_private(package):
+    names = {name for name in dir(MODULES[package]) if not name.startswith("_")}
+    assert names <= set(dir(seeds_on_gloo.load(package, supply=False)))
 
 
 @needs_seeds

@@ -213,6 +213,37 @@ def test_a_mesh_in_another_order_is_told_to_every_rank():
     run_ranks(4, _other_meshes, backend="gloo")
 
 
+def _wrong_arguments(rank, size):
+    mesh = init_device_mesh("cpu", (size,))
+    x = distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)])
+
+    def told(kind, words, right, wrong):
+        with pytest.raises(kind, match=words) as caught:
+            (wrong if rank == 1 else right)()
+        assert isinstance(caught.value, dist.DistError) and "rank  1" in str(caught.value)
+        assert "test_redistribute.py:" in str(caught.value)
+
+    for fn in (tessera.all_gather, tessera.all_reduce, tessera.reduce_scatter, lambda x: tessera.all_gather([x, x])):
+        told(TypeError, r"to_local\(\)", lambda fn=fn: fn(torch.ones(2, 4)), lambda fn=fn: fn(x))
+
+    def move(*args, **named):
+        return lambda: tessera.redistribute(x, *args, **named)
+
+    for target in (None, 5, 1.0):
+        told(TypeError, "target is", move([Replicate()]), move(target))
+    told(TypeError, "device_mesh is", move([Replicate()]), move([Replicate()], device_mesh=5))
+    told(ValueError, "global", move([Replicate()]), move([Replicate()], convention="local"))
+    for target in ([None], ["R"], [], [Shard(7)], [Shard(-3)], [Replicate(), Replicate()]):
+        told(ValueError, None, move([Replicate()]), move(target))
+    told(ValueError, None, move("R"), move("S7"))
+    moved = tessera.redistribute(x, [Replicate()])
+    assert torch.equal(moved.to_local(), torch.ones(4, 4))
+
+
+def test_what_one_rank_gives_wrong_is_told_to_all():
+    run_ranks(2, _wrong_arguments, backend="gloo", timeout_s=30.0)
+
+
 def _in_between(rank, size):
     """What DTensor has not waited for yet."""
     mesh = init_device_mesh("cpu", (size,))

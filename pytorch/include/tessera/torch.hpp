@@ -74,7 +74,7 @@ std::string torch_name(Comm& comm);
 // thread at a time.
 Comm torch_comm(std::string_view name);
 
-// at::Tensor and Tensor share memory: no element is copied. Local. from_torch() throws DTypeError and Error: a dtype that
+// at::Tensor and Tensor share memory: no element is copied. Local. from_torch() throws DTypeError and ArgumentTypeError: a dtype that
 // tessera has not, a tensor that is not dense on the CPU, or whose conj or neg bit is set.
 Tensor from_torch(const at::Tensor& tensor);
 at::Tensor to_torch(const Tensor& tensor);
@@ -83,9 +83,6 @@ namespace detail {
 // The place in the user's code of the next operator on this thread, which takes it; and whether the caller gives the result
 // its history itself, as of a tensor that needs a gradient.
 void set_next_site(const Site& site, bool recorded_elsewhere = false);
-// For a front end whose arguments are wrong on this rank before any operator is called. Collective, in place of
-// redistribute(): every rank gets a ShapeError with that text.
-[[noreturn]] void refuse(Comm& comm, const std::string& text);
 // Called with an exception of tessera's that leaves an operator; may throw another in its place. Null: none.
 void set_error_hook(void (*hook)(const Error& error));
 // Where only shapes are worked out: a size that a call of that operator would find out, for a front end that has symbols for

@@ -10,7 +10,17 @@
 
 from . import arrays
 from ._comm import Comm, join, run
-from ._errors import AbortedError, DTypeError, Error, MismatchError, PeerLostError, ShapeError, TimeoutError
+from ._errors import (
+    AbortedError,
+    ArgumentError,
+    ArgumentTypeError,
+    DTypeError,
+    Error,
+    MismatchError,
+    PeerLostError,
+    ShapeError,
+    TimeoutError,
+)
 from ._plan import Layout, Mesh, Plan, Step, Topology, plan
 from ._version import __version__
 
@@ -62,6 +72,8 @@ else:
 
 __all__ = [
     "AbortedError",
+    "ArgumentError",
+    "ArgumentTypeError",
     "Comm",
     "DTypeError",
     "Error",

@@ -3,6 +3,7 @@
 import threading
 
 from . import _core, _errors
+from ._arguments import Wrong, integer, raised_here, text, told_to_all, wrong_type
 from ._site import here
 
 _local = threading.local()
@@ -39,9 +40,10 @@ class Comm:
         """Returns when every rank has come."""
         self._core.barrier(here())
 
+    @told_to_all("Comm::split", lambda comm, *_, **__: comm)
     def split(self, color, key=0):
         """The ranks with one color, ordered by key; None on a rank whose color is negative. Collective."""
-        part = self._core.split(color, key, here())
+        part = self._core.split(integer("color", color), integer("key", key), here())
         return None if part is None else Comm(part)
 
     def shrink(self):
@@ -92,6 +94,20 @@ def thread_comm():
     return getattr(_local, "comm", None)
 
 
+def comm_of(group):
+    """The Comm that a group stands for. With torch, process groups too: see _group."""
+    if group is None:
+        return thread_comm() or process_comm()
+    if not isinstance(group, Comm):
+        raise _errors.ArgumentTypeError(f"group is {group!r}, no tessera.Comm")
+    return group
+
+
+def rank_and_size(group):
+    comm = comm_of(group)
+    return comm.rank, comm.size
+
+
 def join(set, get, rank, size, *, name="world", timeout=300.0, make_carrier=None):
     """The communicator of `size` processes that nobody started as ranks; this one is `rank`. Collective.
 
@@ -104,12 +120,23 @@ def join(set, get, rank, size, *, name="world", timeout=300.0, make_carrier=None
     return Comm(_core.join(set, get, rank, size, name, timeout, make_carrier))
 
 
+@raised_here("run")
+def _checked(ranks, fn, name):
+    ranks = integer("ranks", ranks, 32)
+    if ranks < 1:
+        raise Wrong("ArgumentError", f"ranks is {ranks}: give 1 or more")
+    if not callable(fn):
+        raise wrong_type("fn", fn, "a function of a Comm")
+    return ranks, text("name", name)
+
+
 def run(ranks, fn, *args, name="world", timeout=300.0):
     """Runs fn(comm, *args) on `ranks` threads of this process and returns what each returned, by rank.
 
     Within fn, group=None means these ranks. Where a rank raises, the others come out of their calls, and run() raises
     the first cause, with a note that names the rank. Ctrl-C ends all of them.
     """
+    ranks, name = _checked(ranks, fn, name)
     results = [None] * ranks
     failures = {}
 

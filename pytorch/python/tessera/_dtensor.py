@@ -6,12 +6,14 @@ import weakref
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, ShardOrderEntry
 from torch.distributed.tensor.placement_types import _StridedShard
 from torch.utils._python_dispatch import _disable_current_modes
 
 from . import _group, _torch
+from ._arguments import Wrong, refuse, wrong_type
 from ._core import Layout, Mesh
 from ._errors import ShapeError
 from ._site import here
@@ -115,6 +117,8 @@ def comm_of(spec):
 
 
 def _normal(placement, ndim):
+    if isinstance(placement, (Shard, _StridedShard)) and not -ndim <= placement.dim < ndim:
+        raise ShapeError(f"{placement} cuts dim {placement.dim} of a tensor of {ndim} dimensions")
     if isinstance(placement, Shard) and placement.dim < 0:
         return Shard(placement.dim + ndim)
     if isinstance(placement, _StridedShard) and placement.dim < 0:
@@ -176,7 +180,7 @@ def _find_way(spec, mesh, placements, order):
         source_layout = _layout_of(spec, _mesh_of(spec.mesh, ranks))
         target_layout = _layout_of(target, _mesh_of(mesh, ranks))
     except ShapeError as error:
-        _torch.refuse(comm.torch_name, str(error))
+        refuse(comm, "redistribute", Wrong("ShapeError", str(error)))
     moves = source_layout != target_layout
     return _Way(tuple(spec.shape), source_layout.text, target_layout.text, comm.torch_name, target, moves)
 
@@ -223,7 +227,10 @@ class _Redistribute(torch.autograd.Function):
 
 
 def redistribute(x, placements, device_mesh=None):
-    placements = tuple(placements)
+    """Raises Wrong."""
+    placements = _as_tuple(placements)
+    if device_mesh is not None and not isinstance(device_mesh, DeviceMesh):
+        raise wrong_type("device_mesh", device_mesh, "a DeviceMesh")
     if torch.compiler.is_dynamo_compiling():
         target = _name_of_target(placements, device_mesh)
         return _in_graph(x, target)
@@ -231,6 +238,13 @@ def redistribute(x, placements, device_mesh=None):
     if x.requires_grad and torch.is_grad_enabled():
         return _Redistribute.apply(x, way, here())
     return _move(x, way, here(), False)
+
+
+def _as_tuple(placements):
+    try:
+        return tuple(placements)
+    except TypeError:
+        raise wrong_type("target", placements, "a list of placements, a Layout or its text") from None
 
 
 _targets = []  # of moves in graphs

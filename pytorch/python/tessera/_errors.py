@@ -26,6 +26,14 @@ class DTypeError(Error, TypeError):
     """A dtype that the operation cannot take."""
 
 
+class ArgumentError(Error, ValueError):
+    """An argument that is none of those there are: a reduction, a gradient, a timeout."""
+
+
+class ArgumentTypeError(Error, TypeError):
+    """An argument of a type that the call does not take."""
+
+
 class PeerLostError(Error):
     """A rank died, raised, or left while others needed it. Comm.shrink() makes a new communicator."""
 

@@ -6,8 +6,9 @@ import torch
 import torch.distributed as dist
 
 from . import _torch, arrays
+from ._arguments import Wrong, called, gradient, integer, raised_here, refuse
 from ._comm import Comm, process_comm, thread_comm
-from ._group import name_of, rank_and_size
+from ._group import comm, name_of, rank_and_size
 
 _traced = torch.ops.tessera
 
@@ -20,7 +21,12 @@ def _ops():
 def _sizes(sizes):
     if sizes is None or isinstance(sizes, torch.Tensor):
         return sizes
-    return torch.tensor(sizes)  # as whatever they are: the operator tells every rank of those that are no integers
+    if torch.compiler.is_dynamo_compiling():
+        return torch.tensor(sizes)
+    try:
+        return torch.tensor(sizes)  # as whatever they are: the operator tells every rank of those that are no integers
+    except Exception:
+        return sizes  # and of these too
 
 
 def _face(*others):
@@ -32,15 +38,31 @@ def _face(*others):
 
         @functools.wraps(fn)
         def face(x, *args, **named):
-            if isinstance(x, types):
-                return fn(x, *args, **named)
-            if not hasattr(x, "__dlpack__"):
-                raise TypeError(f"{fn.__name__}: x is a {type(x).__name__}, neither a tensor nor an array")
-            return namesake(x, *args, **named)
+            try:
+                if isinstance(x, types):
+                    return fn(x, *args, **named)
+                _check_array("x", x)
+            except Wrong as wrong:
+                problem = wrong
+            else:
+                return namesake(x, *args, **named)
+            refuse(comm(named.get("group")), fn.__name__, problem)
 
         return face
 
     return decorate
+
+
+def _check_array(name, x):
+    if not isinstance(x, torch.Tensor) and not arrays.is_array(x):
+        raise Wrong("ArgumentTypeError", f"{name} is {called(x)}, neither a tensor nor an array")
+
+
+def _each(call, xs):
+    """What is no tensor is found before the first call."""
+    for i, x in enumerate(xs):
+        _check_array(f"x[{i}]", x)
+    return [call(x) for x in xs]
 
 
 _lists = list, tuple
@@ -70,7 +92,7 @@ def all_gather(x, dim=0, sizes=None, *, group=None, grad="sum"):
     if isinstance(x, (list, tuple)):
         if sizes is None and _plain(x):
             return _torch.all_gather_list([_rows(each) for each in x], dim, grad, name_of(group))
-        return [all_gather(each, dim, sizes, group=group, grad=grad) for each in x]
+        return _each(lambda each: all_gather(each, dim, sizes, group=group, grad=grad), x)
     return _ops().all_gather(_rows(x), dim, _sizes(sizes), None, grad, 1.0, name_of(group))
 
 
@@ -92,7 +114,7 @@ def all_reduce(x, op="sum", *, group=None):
     if isinstance(x, (list, tuple)):
         if _plain(x):
             return _torch.all_reduce_list(list(x), op, 1.0, name_of(group))
-        return [all_reduce(each, op, group=group) for each in x]
+        return _each(lambda each: all_reduce(each, op, group=group), x)
     return _ops().all_reduce(x, op, 1.0, name_of(group))
 
 
@@ -135,15 +157,17 @@ def reduce(x, root=0, op="sum", *, group=None):
     return _ops().reduce(x, root, op, 1.0, name_of(group))
 
 
-@_face()
+@raised_here("split")
 def split(x, dim, sizes, *, group=None):
     """This rank's cut of an x that every rank has whole: a view. Local; its gradient is zero elsewhere."""
+    if not isinstance(x, torch.Tensor):
+        _check_array("x", x)
+        return arrays.split(x, dim, sizes, group=group)
     x = _rows(x)
     if torch.compiler.is_compiling():
         return _traced.split(x, dim, _sizes(sizes), None, name_of(group))
     rank, size = rank_and_size(group)
-    sizes = sizes.tolist() if isinstance(sizes, torch.Tensor) else list(sizes)
-    arrays.check_cut(x, dim, sizes, size)
+    dim, sizes = arrays.cut_of(x, dim, sizes.tolist() if isinstance(sizes, torch.Tensor) else sizes, size)
     return x.split(sizes, dim)[rank]
 
 
@@ -175,10 +199,11 @@ def barrier(*, group=None):
 class AllGather(torch.nn.Module):
     """all_gather() as a module: forward(x, sizes=None) -> (gathered, sizes)."""
 
+    @raised_here("AllGather")
     def __init__(self, dim=0, *, grad="sum", group=None):
         super().__init__()
-        self.dim = dim
-        self.grad = grad
+        self.dim = integer("dim", dim)
+        self.grad = gradient("grad", grad)
         self.group = group
 
     def forward(self, x, sizes=None):

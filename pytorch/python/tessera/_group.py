@@ -8,8 +8,9 @@ import weakref
 import torch
 import torch.distributed as dist
 
-from . import _backend, _torch, arrays
+from . import _backend, _comm, _torch
 from ._comm import Comm, join, process_comm, thread_comm
+from ._errors import ArgumentError, ArgumentTypeError
 from .backend import engine_between_hosts, meeting_place
 
 _guard = threading.Lock()
@@ -54,9 +55,9 @@ def _met(group):
 def _member_of(group):
     group = getattr(group, "real_obj", group)  # what stands for it while a function is compiled
     if group is dist.GroupMember.NON_GROUP_MEMBER:
-        raise ValueError("this rank is no member of the process group: only members call")
+        raise ArgumentError("this rank is no member of the process group: only members call")
     if not isinstance(group, dist.ProcessGroup):
-        raise TypeError(f"group is {group!r}, neither a tessera.Comm nor a process group")
+        raise ArgumentTypeError(f"group is {group!r}, neither a tessera.Comm nor a process group")
     return group
 
 
@@ -68,14 +69,14 @@ def _join(group):
 def join_ranks(group, ranks):
     """A communicator of some ranks of a group, in that order. Collective among these ranks only."""
     if group.rank() not in ranks:
-        raise ValueError(f"this is rank {group.rank()}, none of the ranks {', '.join(map(str, ranks))}: only these call")
+        raise ArgumentError(f"this is rank {group.rank()}, none of the ranks {', '.join(map(str, ranks))}: only these call")
     return _meet(group, ranks, ranks.index(group.rank()), f"ranks {','.join(map(str, ranks))}")
 
 
 def _meet(group, members, rank, name):
     known = dist.distributed_c10d._world.pg_map.get(group)
     if known is None or known[1] is None:
-        raise ValueError("the process group was destroyed, or has no store through which its ranks could meet")
+        raise ArgumentError("the process group was destroyed, or has no store through which its ranks could meet")
     store, size = known[1], len(members)
     prefix = meeting_place(store, f"of {group.group_name}", members, rank)
 
@@ -188,4 +189,4 @@ def rank_and_size(group=None):
 
 
 # NumPy arrays go to the same ranks.
-arrays.comm_of, arrays.rank_and_size = comm, rank_and_size
+_comm.comm_of, _comm.rank_and_size = comm, rank_and_size

@@ -3,15 +3,24 @@
 import torch
 
 from . import _plan, _torch, arrays
+from ._arguments import Wrong, called, told_to_all
+from ._by_schema import is_dtensor
 from ._core import Layout, Plan
-from ._group import name_of
+from ._group import comm, name_of
 from ._sharded import ShardedTensor
 
 
-def _is_dtensor(x):
-    return hasattr(type(x), "_spec")  # its class says so, without being imported here
+def _comm_of(x, *_, group=None, **__):
+    if isinstance(x, ShardedTensor):
+        return x.comm
+    if not is_dtensor(x):
+        return comm(group)
+    from . import _dtensor
+
+    return _dtensor.comm_of(x._spec)
 
 
+@told_to_all("redistribute", _comm_of)
 def redistribute(x, target, *, device_mesh=None, group=None, convention="global"):
     """A tensor in another layout. Collective over the ranks that have it. Cost: that of the plan.
 
@@ -25,16 +34,16 @@ def redistribute(x, target, *, device_mesh=None, group=None, convention="global"
     """
     if isinstance(x, ShardedTensor):
         return x.redistribute(target, convention=convention)
-    if _is_dtensor(x):
+    if is_dtensor(x):
         if isinstance(target, (str, Layout, Plan)):
             return ShardedTensor.from_dtensor(x).redistribute(target, convention=convention)
         if convention != "global":
-            raise ValueError("the gradients of DTensors are global: use a ShardedTensor for local ones")
+            raise Wrong("ArgumentError", "the gradients of DTensors are global: use a ShardedTensor for local ones")
         from . import _dtensor
 
         return _dtensor.redistribute(x, target, device_mesh)
     if not isinstance(target, Plan):
-        raise TypeError(f"x is a {type(x).__name__}, which knows no layout: give a Plan, or a ShardedTensor")
+        raise Wrong("ArgumentTypeError", f"x is {called(x)}, which knows no layout: give a Plan, or a ShardedTensor")
     if x is None or isinstance(x, torch.Tensor):
         return _by_plan(x, target, group, convention)
     return arrays.redistribute(x, target, group=group)
@@ -45,7 +54,7 @@ def _by_plan(x, plan, group, convention):
         x = torch.empty(0, dtype=getattr(torch, plan.dtype))
     name = name_of(group)
     if plan.source.box(plan.shape, _torch.rank_and_size(name)[0]) is None and x.numel() != 0:
-        _torch.refuse(name, f"x is {list(x.shape)}, but this rank has no part of {plan.source.text}: give None")
+        raise Wrong("ShapeError", f"x is {list(x.shape)}, but this rank has no part of {plan.source.text}: give None")
     return _torch.redistribute(x, *_plan.told(plan), 1.0, convention, name)
 
 

@@ -5,7 +5,9 @@ import math
 import torch
 
 from . import _torch
-from ._core import Plan
+from ._arguments import Wrong, integer, raised_here, told_to_all, wrong_type
+from ._by_schema import tensor
+from ._core import Layout, Plan
 from ._errors import ShapeError
 from ._group import comm as comm_of
 from ._plan import layout_on, told
@@ -19,8 +21,10 @@ class ShardedTensor:
     has no part, `local` is an empty tensor.
     """
 
+    @raised_here("ShardedTensor")
     def __init__(self, local, layout, shape, *, group=None, device_mesh=None):
         """Local. Raises ShapeError where `local` is not this rank's part; from_local() asks the other ranks too."""
+        _check(local, layout, shape)
         self.shape = torch.Size(shape)
         self.layout = layout.resolved(list(shape))
         self.comm = comm_of(group)
@@ -32,10 +36,12 @@ class ShardedTensor:
             raise ShapeError(wrong)
 
     @classmethod
+    @told_to_all("all_gather", lambda *_, group=None, **__: comm_of(group))
     def from_local(cls, local, layout, shape=None, *, group=None):
         """Of what each rank has. Collective: the shape, where it is not given, is found out, and every part is checked;
         where one does not fit, every rank gets the same ShapeError."""
         comm = comm_of(group)
+        _check(local, layout, shape)
         shape = _agreed_shape(local, layout, shape, comm)
         return cls(local, layout, shape, group=comm)
 
@@ -75,6 +81,7 @@ class ShardedTensor:
             self.local.detach(), self.layout, self.shape, group=self.comm, device_mesh=self.device_mesh
         )
 
+    @told_to_all("redistribute", lambda self, *_, **__: self.comm)
     def redistribute(self, target, *, convention="global"):
         """In another layout: a Layout, on this mesh or another one of these ranks; its text, as "S1[3,0,5]"; or a Plan
         from this layout. Collective over the ranks of the communicator. Cost: that of the plan."""
@@ -86,7 +93,9 @@ class ShardedTensor:
                 plan, target = told(target)[-1], target.target
             target = layout_on(self.mesh, target).resolved(list(self.shape))
         except ShapeError as error:
-            _torch.refuse(self.comm.torch_name, str(error))
+            raise Wrong("ShapeError", str(error)) from None
+        except TypeError:
+            raise wrong_type("target", target, "a Layout, its text or a Plan") from None
         local = _torch.redistribute(
             self.local, self.shape, self.layout.text, target.text, plan, 1.0, convention, self.comm.torch_name
         )
@@ -106,6 +115,18 @@ class ShardedTensor:
 
     def __repr__(self):
         return f"tessera.ShardedTensor({self.layout.text} of {list(self.shape)}, {self.dtype})"
+
+
+def _check(local, layout, shape):
+    tensor("local", local)
+    if not isinstance(layout, Layout):
+        raise wrong_type("layout", layout, "a tessera.Layout")
+    try:
+        extents = () if shape is None else tuple(shape)
+    except TypeError:
+        raise wrong_type("shape", shape, "a list of integers") from None
+    for i, extent in enumerate(extents):
+        integer(f"shape[{i}]", extent)
 
 
 def _misfit(layout, shape, rank, local):

@@ -1,5 +1,5 @@
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from torch import Tensor
 
@@ -7,7 +7,6 @@ built_for: str
 
 def name_of(handle: Any) -> str: ...
 def rank_and_size(name: str) -> tuple[int, int]: ...
-def refuse(name: str, text: str, /) -> NoReturn: ...
 def set_library_paths(paths: Sequence[str]) -> None: ...
 
 # The operators of torch.ops.tessera, with all of their arguments.

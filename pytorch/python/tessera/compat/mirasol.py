@@ -2,7 +2,8 @@
 
 from torch.autograd import Function
 
-from ._gather import all_gather_variable_dim, gather_with_slice_gradient, get_is_distributed, pad_dim_to
+from . import _gather
+from ._gather import all_gather_variable_dim, get_is_distributed, pad_dim_to
 
 __all__ = ["AllGather", "all_gather", "all_gather_variable_dim", "get_is_distributed", "pad_dim_to"]
 
@@ -11,7 +12,7 @@ class AllGather(Function):
     @staticmethod
     def apply(x, dim, sizes):
         assert get_is_distributed(), "there is no process group of several ranks"
-        return gather_with_slice_gradient(x, dim, sizes)
+        return _gather.gather_with_slice_gradient(x, dim, sizes)
 
 
 all_gather = AllGather.apply

@@ -3,8 +3,8 @@
 from torch import nn
 from torch.autograd import Function
 
-from ._gather import all_gather_same_dim, all_gather_variable_dim, gather, gather_with_slice_gradient
-from ._gather import is_distributed as _is_distributed
+from . import _gather
+from ._gather import all_gather_same_dim, all_gather_variable_dim
 
 __all__ = ["AllGather", "AllGatherFunction", "all_gather_same_dim", "all_gather_variable_dim"]
 
@@ -13,8 +13,8 @@ class AllGatherFunction(Function):
     @staticmethod
     def apply(x, dim, sizes, all_reduce_grads):
         if all_reduce_grads:
-            return gather(x, dim, sizes, "sum")
-        return gather_with_slice_gradient(x, dim, sizes)
+            return _gather.gather(x, dim, sizes, "sum")
+        return _gather.gather_with_slice_gradient(x, dim, sizes)
 
 
 class AllGather(nn.Module):
@@ -26,7 +26,7 @@ class AllGather(nn.Module):
     @property
     def is_distributed(self):
         """Now, and not when the module was made."""
-        return _is_distributed()
+        return _gather.is_distributed()
 
     def forward(self, x, sizes=None):
         if not self.is_distributed:

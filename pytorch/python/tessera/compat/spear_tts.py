@@ -2,7 +2,8 @@
 
 from torch.autograd import Function
 
-from ._gather import all_gather_variable_dim, gather_with_slice_gradient, is_distributed
+from . import _gather
+from ._gather import all_gather_variable_dim
 
 __all__ = ["AllGather", "all_gather", "all_gather_variable_dim"]
 
@@ -10,9 +11,9 @@ __all__ = ["AllGather", "all_gather", "all_gather_variable_dim"]
 class AllGather(Function):
     @staticmethod
     def apply(x, dim, sizes):
-        if not is_distributed():
+        if not _gather.is_distributed():
             return x, None
-        return gather_with_slice_gradient(x, dim, sizes)
+        return _gather.gather_with_slice_gradient(x, dim, sizes)
 
 
 all_gather = AllGather.apply

@@ -4,14 +4,8 @@ import torch
 from torch import nn
 from torch.autograd import Function
 
-from ._gather import (
-    all_gather_same_dim,
-    all_gather_variable_dim,
-    gather_sizes,
-    gather_with_slice_gradient,
-    pad_dim_to,
-    world,
-)
+from . import _gather
+from ._gather import all_gather_same_dim, all_gather_variable_dim, gather_sizes, pad_dim_to
 
 __all__ = [
     "AllGather",
@@ -48,7 +42,7 @@ def has_only_one_value(t):
 class AllGatherFunction(Function):
     @staticmethod
     def apply(x, dim, sizes):
-        return gather_with_slice_gradient(x, dim, sizes)
+        return _gather.gather_with_slice_gradient(x, dim, sizes)
 
 
 class AllGather(nn.Module):
@@ -62,6 +56,6 @@ class AllGather(nn.Module):
 
 def split_by_rank(x):
     """This rank's own of a tuple or list of parts, or of a tensor stacked along dim 0; and the rows of each."""
-    own = x[world()[0]]
+    own = x[_gather.world()[0]]
     rows = [x.shape[1]] * x.shape[0] if isinstance(x, torch.Tensor) else [part.shape[0] for part in x]
     return own, torch.tensor(rows, device=own.device, dtype=torch.long)
