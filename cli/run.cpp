@@ -2,9 +2,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
+#include <climits>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
@@ -62,10 +65,10 @@ struct RunOptions {
 };
 
 void add_options(CLI::App& command, RunOptions& options) {
-  CLI::Validator ranks = CLI::Range(1, shm::kMaxRanks);
+  CLI::Validator ranks = CLI::Range(1, INT_MAX);
   command
       .add_option("-n,--ranks", options.job.ranks,
-                  fmt::format("How many ranks, 1 to {}; else one a CPU", shm::kMaxRanks))
+                  fmt::format("How many ranks, 1 to {} (mpi: as many as it takes); else one a CPU", shm::kMaxRanks))
       ->check(ranks.description(""))
       ->type_name("N")
       ->capture_default_str();
@@ -103,14 +106,28 @@ std::vector<std::string> program_of(const CLI::App& command, const std::vector<s
   return words;
 }
 
+// Whose launcher, unlike others, takes variables to other hosts only where it is told of them.
+bool mpirun_is_open_mpis() {
+  std::string text;
+  if (FILE* pipe = popen("mpirun --version 2>/dev/null", "r")) {
+    std::array<char, 256> part{};
+    while (std::fgets(part.data(), static_cast<int>(part.size()), pipe) != nullptr) text += part.data();
+    pclose(pipe);
+  }
+  return text.find("Open MPI") != std::string::npos || text.find("OpenRTE") != std::string::npos;
+}
+
 // This process becomes mpirun, whose end is then this command's. What stands after "--" is its own.
 int hand_over_to_mpirun(const CLI::App& command, const Job& job) {
   for (const char* ours : {"--bind", "--no-prefix", "--heap", "--keep-going", "--grace", "--verbose"}) {
     if (command.count(ours) == 0) continue;
     throw CLI::ValidationError(ours, "does not work with --transport mpi; options of mpirun's go after \"--\"");
   }
-  if (!job.timeout.empty()) setenv("TESSERA_TIMEOUT", job.timeout.c_str(), 1);
   std::vector<std::string> words{"mpirun", "-n", std::to_string(job.ranks)};
+  if (!job.timeout.empty()) {
+    setenv("TESSERA_TIMEOUT", job.timeout.c_str(), 1);
+    if (mpirun_is_open_mpis()) words.insert(words.end(), {"-x", "TESSERA_TIMEOUT"});
+  }
   words.insert(words.end(), job.command.begin(), job.command.end());
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
@@ -124,6 +141,9 @@ int run_program(const CLI::App& command, RunOptions& options, const std::vector<
   Job& job = options.job;
   job.command = program_of(command, from_dashes);
   if (options.transport == "mpi") return hand_over_to_mpirun(command, job);
+  if (job.ranks > shm::kMaxRanks) {
+    throw CLI::ValidationError("--ranks", fmt::format("Value {} not in range [1 - {}]", job.ranks, shm::kMaxRanks));
+  }
   job.prefix = !options.no_prefix;
   if (!options.heap.empty()) job.heap_bytes = parse_bytes(options.heap);
   if (options.bind) job.cpus = bind_ranks(job.ranks);

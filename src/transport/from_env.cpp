@@ -34,6 +34,16 @@ Comm under_mpi(const std::string& mpi, const RunOptions& options) {
   return comm;
 }
 
+// Each of srun's processes would go on as the only one.
+void check_not_of_srun() {
+  const char* tasks = std::getenv("SLURM_STEP_NUM_TASKS");
+  if (tasks == nullptr || std::atoi(tasks) < 2 || std::getenv("TESSERA_MPI") != nullptr) return;
+  throw Error(
+      fmt::format("srun has started {} processes, but tells none of the others: start them with srun --mpi=pmix (Open "
+                  "MPI) or --mpi=pmi2 (MPICH). TESSERA_MPI=none: each is to be one rank",
+                  tasks));
+}
+
 }  // namespace
 
 Comm Comm::from_env(const RunOptions& options) {
@@ -42,7 +52,10 @@ Comm Comm::from_env(const RunOptions& options) {
     throw Error(fmt::format("Comm::from_env(): a timeout of {} ns is not positive", options.timeout.count()));
   const auto given = shm::hand_over_from_environment();
   const auto mpi = given ? std::nullopt : mpi::launched_by();
-  if (!given && !mpi && !joined) return alone(options);
+  if (!given && !mpi && !joined) {
+    check_not_of_srun();
+    return alone(options);
+  }
   if (joined.exchange(true)) {
     throw Error("Comm::from_env() works once in a process: use comm.split(0) for another communicator");
   }

@@ -288,14 +288,17 @@ void schedules(Comm& comm, const std::string& skewed, const std::string& even) {
   }
 }
 
-// More elements than an int counts, all in one piece of one rank.
-void huge(Comm& comm) {
+// More elements than an int counts, all in one piece of one rank; `trusted`: in one call of MPI's.
+void huge(Comm& comm, bool trusted) {
   const int64_t rows = (int64_t{1} << 31) / 4096 + 3, me = comm.rank();
   Tensor mine = Tensor::empty(DType::u8, {me == 0 ? rows : 1, 4096});
   for (int64_t row = 0; row < mine.shape(0); ++row) {
     std::memset(mine.data() + row * 4096, static_cast<int>(row % 251 + me), 4096);
   }
-  const Tensor all = all_gather(comm, mine, 0).tensor;
+  Sizes sizes(static_cast<size_t>(comm.size()), 1);
+  sizes[0] = rows;
+  const Tensor all =
+      trusted ? all_gather(comm, mine, {.sizes = sizes, .sizes_trusted = true}).tensor : all_gather(comm, mine).tensor;
   require(all.elements() > INT32_MAX && all.shape(0) == rows + comm.size() - 1, "the size");
   for (int64_t row = 0; row < rows; row += 7) {
     require(all.at<uint8_t>(row, row % 4096) == static_cast<uint8_t>(row % 251), "a row of a huge tensor");
@@ -311,6 +314,39 @@ void absent(Comm& comm) {
   }
   comm.set_timeout(std::chrono::seconds(2));
   comm.barrier();
+}
+
+// As above, but one of those that miss it has more to save then than the others, whose communicators are gone before.
+int saves() {
+  Comm comm = Comm::from_env();
+  const std::string who = fmt::format("rank {} of {}", comm.rank(), comm.size());
+  if (comm.rank() == comm.size() - 1) sleep(60);
+  comm.set_timeout(std::chrono::seconds(2));
+  try {
+    comm.barrier();
+  } catch (const TimeoutError&) {
+    if (comm.rank() == 1) sleep(8);
+    fmt::print("{} has saved\n", who);
+    std::fflush(stdout);
+  }
+  return 3;
+}
+
+// One rank's environment makes no sense: all get the same error.
+int odd_host() {
+  const auto number = [](const char* open_mpis, const char* mpichs) {
+    const char* text = std::getenv(open_mpis) != nullptr ? std::getenv(open_mpis) : std::getenv(mpichs);
+    return std::atoi(text == nullptr ? "-1" : text);
+  };
+  const int rank = number("OMPI_COMM_WORLD_RANK", "PMI_RANK"), size = number("OMPI_COMM_WORLD_SIZE", "PMI_SIZE");
+  if (rank == 1) setenv("TESSERA_HOSTS", "a\nfew", 1);
+  try {
+    Comm::from_env();
+  } catch (const Error& error) {
+    if (std::string(error.what()) != "rank 1: TESSERA_HOSTS is \"a few\", not a number of hosts from 1 on") throw;
+    fmt::print("rank {} of {} is right\n", rank, size);
+  }
+  return 0;
 }
 
 // The last rank is killed, and the launcher ends the others.
@@ -339,6 +375,8 @@ struct Comma : std::numpunct<char> {
 int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "works";
   std::locale::global(std::locale(std::locale(), new Comma));
+  if (what == "saves") return saves();
+  if (what == "odd_host") return odd_host();
   Comm comm = Comm::from_env();
   const std::string who = fmt::format("rank {} of {}", comm.rank(), comm.size());
   std::string end = "is right";
@@ -352,7 +390,8 @@ int main(int argc, char** argv) {
     if (what == "works") works(comm);
     if (what == "hosts") hosts(comm);
     if (what == "schedules") schedules(comm, argc > 3 ? argv[2] : "", argc > 4 ? argv[3] : "");
-    if (what == "huge") huge(comm);
+    if (what == "huge") huge(comm, false);
+    if (what == "huge_trusted") huge(comm, true);
     if (what == "absent") absent(comm);
     if (what == "killed") killed(comm);
     if (what == "leaves") leaves(comm);

@@ -56,9 +56,13 @@ Comm take_duplicate(std::shared_ptr<World> world, CommHandle comm, const RunOpti
 
 // Each process would go on as the only one, where the library is of another MPI than the launcher.
 void check_size(const std::string& mpi, int size) {
-  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
+  bool said = false;
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}) {
     const char* text = std::getenv(name);
-    if (text == nullptr || std::atoi(text) == size) continue;
+    // mpirun has a step of its own, of which a process starts several ranks.
+    const bool counts = text != nullptr && (std::string_view(name) != "SLURM_STEP_NUM_TASKS" || (!said && size == 1));
+    said = said || text != nullptr;
+    if (!counts || std::atoi(text) == size) continue;
     throw Error(
         fmt::format("the launcher says {}={}, but {} has found {} rank{}: the program's MPI and its launcher do not "
                     "belong together. TESSERA_MPI names the one to use",

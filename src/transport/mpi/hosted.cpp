@@ -113,6 +113,11 @@ void HostedTransport::exchange(const Saying& mine, uint64_t call, std::vector<st
                                Deadline deadline) {
   call_ = call;
   look_in(Moment::before_announce);
+  tell_all(mine, call, records, deadline);
+}
+
+void HostedTransport::tell_all(const Saying& mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
+                               Deadline deadline) {
   if (is_alone()) return host_->exchange(mine, call, records, deadline);
   world_->check_thread();
   on_host([&] { host_->exchange(mine, call, here_, deadline); });
@@ -259,6 +264,17 @@ void HostedTransport::check_threads(Deadline deadline) {
   }
 }
 
+// What one host has no memory for fails on all.
+void HostedTransport::check_no_trouble(const std::string& mine, Deadline deadline) {
+  std::vector<std::span<const std::byte>> all;
+  tell_all(Saying(std::as_bytes(std::span(mine))), call_, all, deadline);
+  for (size_t r = 0; r < all.size(); ++r) {
+    if (all[r].empty()) continue;
+    const std::string text(reinterpret_cast<const char*>(all[r].data()), all[r].size());
+    throw Error(fmt::format("rank {}: {}. No rank has split it", r, text));
+  }
+}
+
 std::unique_ptr<Transport> HostedTransport::subgroup(uint64_t id, std::span<const int> members, Deadline deadline) {
   std::vector<int> here;
   for (const int member : members) {
@@ -266,8 +282,15 @@ std::unique_ptr<Transport> HostedTransport::subgroup(uint64_t id, std::span<cons
   }
   check_threads(deadline);
   auto wide = wide_->subgroup(id, members, deadline);
-  auto host = on_host([&] { return host_->subgroup(id, here, deadline); });
-  auto relay = on_host([&] { return relay_->subgroup(id, here, deadline); });
+  std::unique_ptr<Transport> host, relay;
+  std::string trouble;
+  try {
+    host = on_host([&] { return host_->subgroup(id, here, deadline); });
+    relay = on_host([&] { return relay_->subgroup(id, here, deadline); });
+  } catch (const std::exception& error) {
+    trouble = error.what();
+  }
+  check_no_trouble(trouble, deadline);
   if (members.empty()) return nullptr;
   return std::make_unique<HostedTransport>(world_, as<MpiTransport>(std::move(wide)),
                                            as<BoardTransport>(std::move(host)), as<BoardTransport>(std::move(relay)),

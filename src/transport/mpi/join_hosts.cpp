@@ -107,6 +107,19 @@ struct Introduction {
   }
 };
 
+// What is wrong with a rank's own environment is told in its host's place, so that all hear of it.
+constexpr char kWrong = '!';
+
+std::string host_or_trouble(int rank, int size) {
+  try {
+    return host_key(rank, size);
+  } catch (const Error& error) {
+    std::string text = kWrong + std::string(error.what());
+    std::replace(text.begin(), text.end(), '\n', ' ');
+    return text;
+  }
+}
+
 std::string wanted_voters() {
   const char* text = std::getenv("TESSERA_VOTE_FROM");
   return text == nullptr ? "" : std::string(text).substr(0, std::string(text).find('\n'));
@@ -136,7 +149,7 @@ std::unique_ptr<Transport> join_hosts(std::shared_ptr<World> world, CommHandle c
   std::vector<std::string> keys;
   std::string wanted, voters;
   bool polls = false;
-  const Introduction mine{world->has_one_thread(), host_key(wide->rank(), wide->size()), wanted_voters(),
+  const Introduction mine{world->has_one_thread(), host_or_trouble(wide->rank(), wide->size()), wanted_voters(),
                           wanted_prices()};
   for (const std::string& text : tell_all(*wide, mine.text(), deadline)) {
     const Introduction other = Introduction::parse(text);
@@ -144,6 +157,7 @@ std::unique_ptr<Transport> join_hosts(std::shared_ptr<World> world, CommHandle c
       wanted = other.prices;
       voters = other.voters;
     }
+    if (other.host.starts_with(kWrong)) throw Error(fmt::format("rank {}: {}", keys.size(), other.host.substr(1)));
     keys.push_back(other.host);
     polls = polls || other.has_one_thread;
   }

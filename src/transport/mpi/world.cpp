@@ -2,6 +2,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <map>
 
 #include <fmt/format.h>
@@ -67,17 +68,34 @@ void World::drain() {
   for (Patience patience; !is_tidy() && Clock::now() < end;) patience.pause();
 }
 
-// Whether all ranks come to finalise, as MPI would wait for them too. Where something went wrong one may never come: then
-// each has some time to show that it does, and where one is missing the process ends without: the launcher ends the others.
+void World::give_up() noexcept {
+  if (given_up_.exchange(true) || !ours_) return;
+  try {
+    tell_all_parting("c");
+  } catch (...) {  // then this rank is not waited for
+  }
+}
+
+void World::tell_all_parting(const std::string& text) {
+  int32_t rank = 0, size = 0;
+  if (!may_call() || api_.rank_and_size(parting_, &rank, &size) != 0) return;
+  for (int i = 1; i < size; ++i) send_text(parting_, (rank + i) % size, kControl, text);
+}
+
+// Whether all ranks come to finalise, as MPI would wait for them too. Where something went wrong one may never come. Those
+// that know of it have said that they will: they may be saving, and the launcher would end them if this process ended
+// first. The others have some time to show that they do, and where one is missing the process ends without.
 bool World::part() {
   int32_t rank = 0, size = 0;
   if (api_.rank_and_size(parting_, &rank, &size) != 0) return false;
-  for (int i = 1; i < size; ++i) send_text(parting_, (rank + i) % size, kControl, "l");
-  Grave all{parting_, std::vector<bool>(static_cast<size_t>(size), false)};
+  tell_all_parting("l");
+  const auto ranks = static_cast<size_t>(size);
+  Grave all{parting_, std::vector<bool>(ranks, false), std::vector<bool>(ranks, false)};
   all.left[static_cast<size_t>(rank)] = true;
   const auto end = Clock::now() + std::chrono::seconds(2);
   for (Patience patience; !all_left(all); patience.pause()) {
-    if (given_up_ && Clock::now() >= end) return false;
+    if (!given_up_ || Clock::now() < end) continue;
+    if (std::find(all.comes.begin(), all.comes.end(), true) == all.comes.end()) return false;
   }
   return true;
 }
@@ -138,12 +156,16 @@ void World::bury(CommHandle comm, std::vector<bool> left) {
 }
 
 bool World::all_left(Grave& grave) {
+  const auto leave = [&](int rank) {
+    grave.left[static_cast<size_t>(rank)] = true;
+    if (!grave.comes.empty()) grave.comes[static_cast<size_t>(rank)] = false;
+  };
   for (Control control; next_control(*this, grave.comm, control);) {
-    if (control.text.starts_with("l")) grave.left[static_cast<size_t>(control.from)] = true;
+    if (control.text.starts_with("l")) leave(control.from);
+    else if (control.text.starts_with("c") && !grave.comes.empty())
+      grave.comes[static_cast<size_t>(control.from)] = true;
   }
-  for (int r = next_lost(*this, grave.comm); r >= 0; r = next_lost(*this, grave.comm)) {
-    grave.left[static_cast<size_t>(r)] = true;
-  }
+  for (int r = next_lost(*this, grave.comm); r >= 0; r = next_lost(*this, grave.comm)) leave(r);
   for (const bool left : grave.left) {
     if (!left) return false;
   }

@@ -54,8 +54,8 @@ class World {
   // leaves its core to them.
   void set_neighbours(int ranks);
   int spins() const { return spins_; }
-  // A communicator is dead: finalising may have to wait for a peer that never comes.
-  void give_up() { given_up_ = true; }
+  // A communicator is dead: finalising may have to wait for a peer that never comes. Tells the others that this rank will.
+  void give_up() noexcept;
 
   // Of requests those that are over, and how many bytes came where they are receives (-1: this MPI does not say). Their
   // handles become 0. Returns MPI's code.
@@ -89,6 +89,7 @@ class World {
   struct Grave {
     CommHandle comm;
     std::vector<bool> left;
+    std::vector<bool> comes = {};  // those that have said so, and have not left
   };
   struct Unsent {  // said on a thread that must not call MPI: it goes when the right one comes
     CommHandle comm;
@@ -102,6 +103,7 @@ class World {
   bool is_tidy();
   void drain();
   bool part();
+  void tell_all_parting(const std::string& text);
 
   const Api& api_;
   bool ours_ = false;
@@ -120,7 +122,8 @@ class World {
   const std::shared_ptr<void> engine_;  // goes first: it may use what is kept
 };
 
-// What a rank tells all others beside the calls: "l" and a farewell; "a", the kind of error as a character, and the text;
+// What a rank tells all others beside the calls: "l" and a farewell; "c": a communicator is dead, and it will come to
+// finalise (among all ranks only); "a", the kind of error as a character, and the text;
 // or "h" and the call that it is in, when it has waited in vain.
 // So short that MPI takes it at once, and the one who hears it never waits for the one who said it.
 inline constexpr size_t kMostControlBytes = 2000;
