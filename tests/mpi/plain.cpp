@@ -327,9 +327,8 @@ int saves() {
   } catch (const TimeoutError&) {
     if (comm.rank() == 1) sleep(8);
     fmt::print("{} has saved\n", who);
-    std::fflush(stdout);
   }
-  return 3;
+  return 0;  // that not all is well the launcher tells, though no rank does
 }
 
 // One rank's environment makes no sense: all get the same error.

@@ -113,11 +113,6 @@ void HostedTransport::exchange(const Saying& mine, uint64_t call, std::vector<st
                                Deadline deadline) {
   call_ = call;
   look_in(Moment::before_announce);
-  tell_all(mine, call, records, deadline);
-}
-
-void HostedTransport::tell_all(const Saying& mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
-                               Deadline deadline) {
   if (is_alone()) return host_->exchange(mine, call, records, deadline);
   world_->check_thread();
   on_host([&] { host_->exchange(mine, call, here_, deadline); });
@@ -266,13 +261,28 @@ void HostedTransport::check_threads(Deadline deadline) {
 
 // What one host has no memory for fails on all.
 void HostedTransport::check_no_trouble(const std::string& mine, Deadline deadline) {
-  std::vector<std::span<const std::byte>> all;
-  tell_all(Saying(std::as_bytes(std::span(mine))), call_, all, deadline);
-  for (size_t r = 0; r < all.size(); ++r) {
-    if (all[r].empty()) continue;
-    const std::string text(reinterpret_cast<const char*>(all[r].data()), all[r].size());
-    throw Error(fmt::format("rank {}: {}. No rank has split it", r, text));
+  const auto text_of = [](std::span<const std::byte> bytes) {
+    return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  };
+  const auto tell_host = [&](const std::string& text) {
+    on_host([&] { relay_->exchange(Saying(std::as_bytes(std::span(text))), call_, relayed_, deadline); });
+  };
+  tell_host(mine);
+  std::string first;
+  for (size_t i = 0; i < relayed_.size() && first.empty(); ++i) {
+    if (relayed_[i].empty()) continue;
+    first = fmt::format("rank {}: {}. No rank has split it", hosts_.ranks_on(host_number_)[i], text_of(relayed_[i]));
   }
+  if (!is_alone() && leads()) {
+    const std::string here = first;
+    wide_->exchange(Saying(std::as_bytes(std::span(here))), call_, bundles_, deadline);
+    first.clear();
+    for (int h = 0; h < hosts_.count() && first.empty(); ++h) {
+      first = text_of(bundles_[static_cast<size_t>(hosts_.first_of(h))]);
+    }
+  }
+  tell_host(first);
+  if (!relayed_[0].empty()) throw Error(text_of(relayed_[0]));
 }
 
 std::unique_ptr<Transport> HostedTransport::subgroup(uint64_t id, std::span<const int> members, Deadline deadline) {

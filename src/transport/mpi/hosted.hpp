@@ -67,7 +67,6 @@ class HostedTransport : public Transport {
   std::chrono::nanoseconds idle() noexcept;
   void check_threads(Deadline deadline);
   void check_no_trouble(const std::string& mine, Deadline deadline);
-  void tell_all(const Saying& mine, uint64_t call, std::vector<std::span<const std::byte>>& records, Deadline deadline);
   Saying bundled();
   void ask_other_hosts(uint64_t call, Deadline deadline);
   void unpack(int host, std::span<const std::byte> bundle, std::vector<std::span<const std::byte>>& records);

@@ -228,6 +228,8 @@ void MpiTransport::listen() noexcept {
     } else if (control.text.starts_with("h")) {
       from.call = std::strtoull(control.text.c_str() + 1, nullptr, 10);
       if (from.call >= call_of(rank_)) from.came = true;
+      // It cannot know who has come to that call, and gone on.
+      else world_->send_text(comm_, control.from, kControl, "h" + std::to_string(call_of(rank_)));
     } else if (control.text.starts_with("a") && control.text.size() > 1 && !dead_) {
       verdict_ = {static_cast<uint32_t>(static_cast<unsigned char>(control.text[1])), control.text.substr(2)};
       dead_ = true;

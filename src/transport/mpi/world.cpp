@@ -1,8 +1,12 @@
 #include "transport/mpi/world.hpp"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
 #include <map>
 
 #include <fmt/format.h>
@@ -14,6 +18,19 @@
 #include "comm/fiber.hpp"
 
 namespace tessera::mpi {
+namespace {
+
+std::atomic<bool> ends_without_finalizing{false};
+
+// MPICH's launcher takes a process that has not finalised MPI for one that ended well, where its exit code is 0.
+void tell_by_exit_code(int code, void*) {
+  if (code != 0 || !ends_without_finalizing) return;
+  std::cout.flush();
+  std::fflush(nullptr);
+  _exit(EXIT_FAILURE);
+}
+
+}  // namespace
 
 std::shared_ptr<World> World::of(const std::string& mpi) {
   static std::mutex guard;
@@ -33,6 +50,7 @@ World::World(const Api& api, std::shared_ptr<void> engine)
   if (flag == 0) {
     check(api.init(&level_), "MPI_Init_thread");
     ours_ = true;
+    on_exit(tell_by_exit_code, nullptr);  // so early, to come after what the program has for its end
     check(api.duplicate(api.world(), &parting_), "MPI_Comm_dup");
     return;
   }
@@ -49,7 +67,11 @@ World::World(const Api& api, std::shared_ptr<void> engine)
 World::~World() {
   if (!may_call()) return;
   drain();
-  if (!ours_ || !part()) return;
+  if (!ours_) return;
+  if (!part()) {
+    ends_without_finalizing = true;
+    return;
+  }
   drain();
   api_.barrier(
       parting_);  // all have come; MPICH over TCP hangs in its end more often where they come to that one by one
