@@ -358,3 +358,37 @@ def test_layouts():
     for source in (None, 5, torch.ones(2)):
         with pytest.raises(TypeError):
             tessera.plan(source, "R", [4])
+
+
+class Fails:
+    def __index__(self):
+        raise RuntimeError("no number")
+
+    __iter__ = __index__
+
+
+def test_what_fails_when_it_is_looked_at():
+    for make in (tensor, array):
+        refused(TypeError, lambda: tessera.all_gather(make()), lambda: tessera.all_gather(make(), Fails()), ["dim is a Fails"])
+        refused(TypeError, lambda: tessera.all_gather(make()), lambda: tessera.all_gather(make(), 0, Fails()), ["sizes is"])
+
+
+def test_no_shape_is_not_the_shape_of_a_scalar():
+    layout = tessera.Layout("x=3", "S0")
+    for shape in ([], iter([3, 3, 3])):
+        make = tessera.ShardedTensor.from_local
+        errors = raised(3, lambda comm: make(torch.ones(1), layout, shape if comm.rank == 1 else None), timeout=60)
+        assert all(isinstance(error, tessera.ShapeError) for error in errors), errors
+    assert tessera.ShardedTensor(torch.ones(2), tessera.Layout("x=1", "S0"), iter([2])).shape == (2,)
+
+
+def test_what_no_other_rank_waits_for():
+    with pytest.raises(tessera.ArgumentTypeError, match="dtensor is 5.*test_arguments.py"):
+        tessera.ShardedTensor.from_dtensor(5)
+    with pytest.raises(tessera.ArgumentTypeError, match="group is"):
+        tessera.barrier(group="world")
+    for x in (torch.ones(2, 2).to_sparse(), torch.nested.nested_tensor([torch.ones(1), torch.ones(1)])):
+        with pytest.raises(tessera.ArgumentTypeError, match="sparse or nested"):
+            tessera.split(x, 0, [2])
+    with pytest.raises(tessera.ArgumentTypeError, match="sizes is a Tensor"):
+        tessera.split(torch.ones(2), 0, torch.ones(1, dtype=torch.long, device="meta"))

@@ -3,6 +3,7 @@ none waits for this one."""
 
 import functools
 import operator
+import os
 
 from . import _core, _errors
 from ._site import here
@@ -52,7 +53,7 @@ def raised_here(op):
             except Wrong as wrong:
                 problem = wrong
             file, line = here()
-            raise getattr(_errors, problem.kind)(f"{op}: {problem}   {file}:{line}")
+            raise getattr(_errors, problem.kind)(f"{op}: {problem}   {os.path.basename(file)}:{line}")
 
         return call
 
@@ -76,7 +77,7 @@ def wrong_type(name, value, remedy):
 def integer(name, value, bits=64):
     try:
         number = operator.index(value)
-    except TypeError:
+    except Exception:  # what it has by that name may fail in any way
         raise wrong_type(name, value, "an int") from None
     if not -(2 ** (bits - 1)) <= number < 2 ** (bits - 1):
         raise Wrong("ArgumentError", f"{name} is {number}, which is no int of {bits} bits")
@@ -115,8 +116,8 @@ def integers(name, values):
         return []
     remedy = "a list of integers, one for each rank"
     try:
-        listed = list(values)
-    except TypeError:
+        listed = list(values.tolist() if hasattr(values, "tolist") else values)
+    except Exception:
         raise wrong_type(name, values, remedy) from None
     if not listed:  # which would mean that they are not given
         raise Wrong("ShapeError", f"{name} is empty: give {remedy}")

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from . import _torch, arrays
 from ._arguments import Wrong, called, gradient, integer, raised_here, refuse
 from ._comm import Comm, process_comm, thread_comm
-from ._group import comm, name_of, rank_and_size
+from ._group import comm, member_of, name_of, rank_and_size
 
 _traced = torch.ops.tessera
 
@@ -166,8 +166,10 @@ def split(x, dim, sizes, *, group=None):
     x = _rows(x)
     if torch.compiler.is_compiling():
         return _traced.split(x, dim, _sizes(sizes), None, name_of(group))
+    if x.layout != torch.strided or x.is_nested:
+        raise Wrong("ArgumentTypeError", "x is sparse or nested: only dense tensors are cut")
     rank, size = rank_and_size(group)
-    dim, sizes = arrays.cut_of(x, dim, sizes.tolist() if isinstance(sizes, torch.Tensor) else sizes, size)
+    dim, sizes = arrays.cut_of(x, dim, sizes, size)
     return x.split(sizes, dim)[rank]
 
 
@@ -193,7 +195,7 @@ def barrier(*, group=None):
     if isinstance(group, Comm):
         group.barrier()
     else:
-        dist.barrier(group)
+        dist.barrier(group and member_of(group))
 
 
 class AllGather(torch.nn.Module):

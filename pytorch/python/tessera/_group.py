@@ -26,7 +26,7 @@ def comm_of(group):
     Where that failed it fails again: ranks that try it another time, each for itself, would not meet."""
     reference, known = _known.get(id(group), _unknown)
     if reference() is not group:
-        known = _met(_member_of(group))
+        known = _met(member_of(group))
     if isinstance(known, Exception):
         raise type(known)(f"the ranks of this process group failed to come together; make a new group. {known}")
     return known
@@ -52,7 +52,7 @@ def _met(group):
         return _known[key][1]
 
 
-def _member_of(group):
+def member_of(group):
     group = getattr(group, "real_obj", group)  # what stands for it while a function is compiled
     if group is dist.GroupMember.NON_GROUP_MEMBER:
         raise ArgumentError("this rank is no member of the process group: only members call")
@@ -184,7 +184,7 @@ def rank_and_size(group=None):
         group = process_comm()
     if isinstance(group, Comm):
         return group.rank, group.size
-    group = _member_of(group)
+    group = member_of(group)
     return group.rank(), group.size()
 
 

@@ -6,7 +6,7 @@ import torch
 
 from . import _torch
 from ._arguments import Wrong, integer, raised_here, told_to_all, wrong_type
-from ._by_schema import tensor
+from ._by_schema import is_dtensor, tensor
 from ._core import Layout, Plan
 from ._errors import ShapeError
 from ._group import comm as comm_of
@@ -24,7 +24,7 @@ class ShardedTensor:
     @raised_here("ShardedTensor")
     def __init__(self, local, layout, shape, *, group=None, device_mesh=None):
         """Local. Raises ShapeError where `local` is not this rank's part; from_local() asks the other ranks too."""
-        _check(local, layout, shape)
+        shape = _checked(local, layout, shape)
         self.shape = torch.Size(shape)
         self.layout = layout.resolved(list(shape))
         self.comm = comm_of(group)
@@ -41,14 +41,17 @@ class ShardedTensor:
         """Of what each rank has. Collective: the shape, where it is not given, is found out, and every part is checked;
         where one does not fit, every rank gets the same ShapeError."""
         comm = comm_of(group)
-        _check(local, layout, shape)
+        shape = _checked(local, layout, shape)
         shape = _agreed_shape(local, layout, shape, comm)
         return cls(local, layout, shape, group=comm)
 
     @classmethod
+    @raised_here("from_dtensor")
     def from_dtensor(cls, dtensor):
         """Of a DTensor, with its gradients. Collective: DTensor.from_local() takes parts of any shape, so that a
         DTensor may say what is not so; every rank gets a ShapeError then."""
+        if not is_dtensor(dtensor):
+            raise wrong_type("dtensor", dtensor, "a DTensor")
         from . import _dtensor
 
         layout, comm = _dtensor.layout_of(dtensor._spec), _dtensor.comm_of(dtensor._spec)
@@ -117,16 +120,18 @@ class ShardedTensor:
         return f"tessera.ShardedTensor({self.layout.text} of {list(self.shape)}, {self.dtype})"
 
 
-def _check(local, layout, shape):
+def _checked(local, layout, shape):
+    """The shape, as a tuple of integers; None: it is not given. Raises Wrong."""
     tensor("local", local)
     if not isinstance(layout, Layout):
         raise wrong_type("layout", layout, "a tessera.Layout")
+    if shape is None:
+        return None
     try:
-        extents = () if shape is None else tuple(shape)
-    except TypeError:
+        extents = tuple(shape)
+    except Exception:
         raise wrong_type("shape", shape, "a list of integers") from None
-    for i, extent in enumerate(extents):
-        integer(f"shape[{i}]", extent)
+    return tuple(integer(f"shape[{i}]", extent) for i, extent in enumerate(extents))
 
 
 def _misfit(layout, shape, rank, local):
@@ -140,12 +145,12 @@ def _misfit(layout, shape, rank, local):
 
 
 def _shapes_of_all(local, shape, comm):
-    """Every rank's local shape, and the shape that it believes the whole to have."""
-    mine = torch.tensor([local.dim(), *local.shape, *([] if shape is None else shape)], dtype=torch.int64)
+    """Every rank's local shape, and the shape that it believes the whole to have; None: it gave none."""
+    mine = torch.tensor([local.dim(), *local.shape, *([] if shape is None else [1, *shape])], dtype=torch.int64)
     with torch.no_grad():
         rows, sizes = _torch.all_gather(mine, 0, None, None, "sum", 1.0, comm.torch_name)
     rows = [row.tolist() for row in rows.split(sizes.tolist())]
-    return [row[1 : 1 + row[0]] for row in rows], [row[1 + row[0] :] for row in rows]
+    return [row[1 : 1 + row[0]] for row in rows], [row[2 + row[0] :] if row[1 + row[0] :] else None for row in rows]
 
 
 def _agreed_shape(local, layout, shape, comm):

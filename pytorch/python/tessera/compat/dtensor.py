@@ -70,7 +70,7 @@ def shard_dim_alltoall(input, gather_dim, shard_dim, mesh, mesh_dim):  # noqa: A
     """From a cut along gather_dim, which may be ragged, to that of torch.chunk along shard_dim."""
     if _outside(mesh):
         return None
-    if input.is_meta:
+    if getattr(input, "is_meta", False):
         ranks, rank = mesh.size(mesh_dim), mesh.get_local_rank(mesh_dim)
         piece = -(-input.shape[shard_dim] // ranks)
         shape = list(input.shape)
