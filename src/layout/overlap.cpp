@@ -57,8 +57,12 @@ struct Exchange::State {
     return list;
   }
 
+  // One rank alone cuts nothing: so exchanges are priced.
   static bool cuts_dim(const Layout& layout, int64_t dim) {
-    return std::any_of(layout.cuts().begin(), layout.cuts().end(), [&](const auto& cut) { return cut.dim == dim; });
+    const auto& cuts = layout.cuts();
+    const auto cut = std::find_if(cuts.begin(), cuts.end(), [&](const auto& c) { return c.dim == dim; });
+    return cut != cuts.end() &&
+           std::any_of(cut->axes.begin(), cut->axes.end(), [&](size_t axis) { return layout.mesh().size(axis) > 1; });
   }
 
   void find_roles() {

@@ -63,7 +63,7 @@ ExchangeBetween::ExchangeBetween(const Layout& from, const Layout& to, const Dim
     Dim dim{cutting_of(from, shape, d), cutting_of(to, shape, d), {}, {}};
     dim.from_pieces = pieces_of(dim.from);
     dim.to_pieces = pieces_of(dim.to);
-    dim.both = cut_of_dim(from, d) != nullptr && cut_of_dim(to, d) != nullptr;
+    dim.both = dim.from_pieces.size() > 1 && dim.to_pieces.size() > 1;
     dims_.push_back(std::move(dim));
   }
   for (const Layout::Cut& cut : to.cuts()) {
@@ -135,7 +135,7 @@ std::vector<int64_t> ExchangeBetween::free_shares() const {
     }
     int64_t share = 1;
     for (const Dim& dim : dims_) {
-      if (dim.from_pieces.size() > 1 || dim.both) continue;
+      if (dim.from_pieces.size() > 1) continue;
       share *= dim.to_pieces[static_cast<size_t>(dim.to.number_at(coordinate))].length();
     }
     shares.push_back(share);

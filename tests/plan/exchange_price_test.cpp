@@ -72,7 +72,6 @@ double price_of_boxes(const Layout& from, const Layout& to, const Dims& shape, c
 
 RC_GTEST_PROP(ExchangePriceProperty, IsThatOfTheBoxesOfAllRanks, ()) {
   const Mesh mesh = pick_mesh(4, 24);
-  for (size_t a = 0; a < mesh.ndim(); ++a) RC_PRE(mesh.size(a) > 1);  // the graph leaves such axes out
   const Dims shape = pick_shape();
   const Layout from = pick_layout(mesh, shape).resolved(shape), to = pick_layout(mesh, shape).resolved(shape);
   RC_PRE(!from.pending() || !to.pending() || from.pending() == to.pending());
@@ -89,6 +88,33 @@ RC_GTEST_PROP(ExchangePriceProperty, IsThatOfTheBoxesOfAllRanks, ()) {
   RC_ASSERT(bound <= price * (1 + 1e-12));
   RC_ASSERT(pricer.price(price * 1.01).us == price);
   RC_ASSERT(pricer.price(price * 0.99).us == kNever);
+}
+
+// An axis of one rank cuts nothing, though a layout may say so: not for who sends, and not for the price. Each of the four
+// replicas has what it needs.
+TEST(ExchangePrice, AxesOfOneRankCutNothing) {
+  const Mesh mesh = Mesh::parse("a=1,b=4");
+  const Dims shape = {8, 8};
+  for (const char* source : {"S0,R", "S0[8],R", "R,R"}) {
+    const Layout from = Layout::parse(mesh, source).resolved(shape), to = Layout::parse(mesh, "R,S0").resolved(shape);
+    const Exchange exchange(from, to, shape);
+    int64_t moved = 0;
+    for (const int rank : mesh.ranks()) {
+      for (const Overlap& o : exchange.receives(rank)) moved += o.rank == rank ? 0 : o.box.elements() * 4;
+    }
+    EXPECT_EQ(moved, 0) << source;
+    EXPECT_EQ(plan(from, to, shape, DType::f32, uneven_topology(mesh)).bytes_moved(), moved) << source;
+  }
+  // Of two replicas each serves every second: the same with the axis and without.
+  const Mesh trainer = Mesh::parse("a=1,b=2"), server = Mesh(std::vector<MeshAxis>{{"c", 4}}, {2, 3, 4, 5});
+  for (const char* source : {"S0,R", "S0[8],R", "R,R"}) {
+    const Exchange exchange(Layout::parse(trainer, source), Layout::parse(server, "S0"), shape);
+    for (const int rank : server.ranks()) {
+      const auto list = exchange.receives(rank);
+      ASSERT_EQ(list.size(), 1u);
+      EXPECT_EQ(list[0].rank, rank % 2) << source;
+    }
+  }
 }
 
 }  // namespace
