@@ -56,7 +56,8 @@ struct PlanOptions {
 // A value; copies are cheap. Local throughout. Thread safety: as a const std::vector.
 class Plan {
  public:
-  // For plans that come from elsewhere, such as a file. Throws ShapeError where the steps do not lead from `from` to `to`.
+  // For plans that come from elsewhere, such as a file. Throws ShapeError where the steps do not lead from `from` to `to`,
+  // Error where one that is called slice or embed moves something between ranks, or an all_reduce is none.
   Plan(Layout from, Layout to, const Dims& shape, DType dtype, std::vector<Step> steps, const Topology& topology,
        const PlanOptions& options = {}, double scale = 1);
 
@@ -98,7 +99,11 @@ class Plan {
   std::string to_html() const;
 
  private:
+  friend Plan plan_uncached(const Layout& from, const Layout& to, const Dims& shape, DType dtype,
+                            const Topology& topology, const PlanOptions& options);
   struct State;
+  explicit Plan(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
   std::shared_ptr<State> state_;
 };
 

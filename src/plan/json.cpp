@@ -154,35 +154,6 @@ Step step_in(const Field& object, const Dims& shape) {
   return step;
 }
 
-// A step is run by its boxes; but of one in which nothing leaves its rank only that is taken, and an all_reduce is cut in
-// two. So what it is called must be what it is.
-void check_kind(const Step& step, const Dims& shape, const std::string& path) {
-  const auto wrong = [&](const std::string& why) {
-    throw Error(fmt::format("{} is called {}, but {}", path, name(step.kind), why));
-  };
-  if (step.kind == StepKind::all_reduce) {
-    for (const size_t a : step.axes) {
-      const Placement &before = step.before.placements()[a], &after = step.after.placements()[a];
-      if (before.kind == Placement::Kind::partial && after.kind == Placement::Kind::replicate) continue;
-      wrong(fmt::format("goes from {} to {} along {}", to_string(before), to_string(after),
-                        step.before.mesh().axes()[a].name));
-    }
-  }
-  if (step.kind != StepKind::slice && step.kind != StepKind::embed) return;
-  const Exchange exchange(step.before, step.after, shape);
-  if (exchange.terms() > 1) wrong(fmt::format("sums {} terms", exchange.terms()));
-  for (const int rank : step.after.mesh().ranks()) {
-    for (const Overlap& part : exchange.receives(rank)) {
-      if (part.rank != rank) wrong(fmt::format("rank {} gets elements from rank {}", rank, part.rank));
-    }
-    if (step.kind == StepKind::embed || !step.after.box(shape, rank)) continue;
-    if (!step.before.box(shape, rank)) wrong(fmt::format("rank {} has nothing to cut", rank));
-    if (step.after.pending() && exchange.embeds(rank)) {
-      wrong(fmt::format("rank {}'s part is one of a sum that becomes pending", rank));
-    }
-  }
-}
-
 Dims shape_in(const Field& field) {
   return field.read([&] {
     Dims shape;
@@ -234,14 +205,9 @@ Plan Plan::from_json(const std::string& text) {
   std::vector<Step> steps;
   for (const Field& step : plan["steps"].items()) steps.push_back(step_in(step, shape));
   const double scale = plan["scale"].number();
-  const Plan read(layout_in(plan, "mesh", "from", shape), layout_in(plan, "to_mesh", "to", shape), shape,
-                  dtype.read([&] { return parse_dtype(dtype.text()); }), std::move(steps),
-                  topology_in(plan["topology"]),
-                  {.max_bytes = bytes_in(plan["max_bytes"]), .any_order = plan["any_order"].flag()}, scale);
-  for (size_t i = 0; i < read.steps().size(); ++i) {
-    check_kind(read.steps()[i], shape, fmt::format("the plan's steps[{}]", i));
-  }
-  return read;
+  return Plan(layout_in(plan, "mesh", "from", shape), layout_in(plan, "to_mesh", "to", shape), shape,
+              dtype.read([&] { return parse_dtype(dtype.text()); }), std::move(steps), topology_in(plan["topology"]),
+              {.max_bytes = bytes_in(plan["max_bytes"]), .any_order = plan["any_order"].flag()}, scale);
 }
 
 }  // namespace tessera

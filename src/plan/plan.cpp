@@ -10,6 +10,7 @@
 #include "layout/text.hpp"
 #include "plan/role.hpp"
 #include "plan/search.hpp"
+#include "plan/step_kind.hpp"
 
 namespace tessera {
 namespace {
@@ -104,16 +105,24 @@ Cache& cache() {
   return plans;
 }
 
-// In elements. Of chunks none is larger than the first.
-int64_t largest_part(const Layout& layout, const Dims& shape) {
-  const Mesh& mesh = layout.mesh();
-  bool first_has_most = layout.axes(Placement::Kind::at).empty();
-  for (const Layout::Cut& cut : layout.cuts()) first_has_most = first_has_most && cut.sizes.empty();
-  int64_t most = 0;
-  for (int64_t i = 0; i < (first_has_most ? 1 : mesh.size()); ++i) {
-    const auto box = layout.box(shape, mesh.coordinate_of(i));
-    most = std::max(most, box ? box->elements() : 0);
+// By dimension, the longest piece.
+std::vector<int64_t> longest_pieces(const Layout& layout, const Dims& shape) {
+  std::vector<int64_t> lengths(shape.begin(), shape.end());
+  for (const Layout::Cut& cut : layout.cuts()) {
+    int64_t& length = lengths[static_cast<size_t>(cut.dim)];
+    if (!cut.sizes.empty()) length = *std::max_element(cut.sizes.begin(), cut.sizes.end());
+    for (size_t i = 0; i < cut.axes.size() && cut.sizes.empty(); ++i) {
+      const int64_t n = layout.mesh().size(cut.axes[i]);
+      length = length / n + (length % n != 0);
+    }
   }
+  return lengths;
+}
+
+// In elements. As no axis cuts two dimensions, some rank has the longest piece of each.
+int64_t largest_part(const Layout& layout, const Dims& shape) {
+  int64_t most = 1;
+  for (const int64_t length : longest_pieces(layout, shape)) most *= length;
   return most;
 }
 
@@ -142,7 +151,7 @@ struct Plan::State {
   detail::Roles roles = {};
 
   State(Layout f, Layout t, const Dims& s, DType d, std::vector<Step> list, Topology top, const PlanOptions& o,
-        double by, int64_t input)
+        double by)
       : from(std::move(f)),
         to(std::move(t)),
         shape(s),
@@ -151,7 +160,7 @@ struct Plan::State {
         topology(std::move(top)),
         options(o),
         scale(by),
-        input_bytes(input) {}
+        input_bytes(largest_part(from, s) * size_bytes(d)) {}
 };
 
 namespace {
@@ -163,17 +172,19 @@ std::optional<Layout> halfway(const Step& step, const Dims& shape, DType dtype) 
   if (largest_part(before, shape) * size_bytes(dtype) <= kOneRoundBytes) return {};
   int64_t ranks = 1;
   for (const size_t axis : step.axes) ranks *= before.mesh().size(axis);
-  std::vector<bool> is_cut(shape.size(), false);
+  // Axes of one rank cut nothing. Of a ragged cut there is no cutting on.
+  auto placements = before.placements();
+  std::vector<int64_t> lengths = longest_pieces(before, shape);
   std::vector<std::string> order;  // as it is, and then those of the sum
   for (const Layout::Cut& cut : before.cuts()) {
     for (const size_t axis : cut.axes) {
-      if (before.mesh().size(axis) > 1) is_cut[static_cast<size_t>(cut.dim)] = true;
-      order.push_back(before.mesh().axes()[axis].name);
+      if (before.mesh().size(axis) == 1) placements[axis] = Replicate();
+      else order.push_back(before.mesh().axes()[axis].name);
+      if (before.mesh().size(axis) > 1 && !cut.sizes.empty()) lengths[static_cast<size_t>(cut.dim)] = 0;
     }
   }
-  const auto dim = halfway_dim(shape, is_cut, ranks);
+  const auto dim = halfway_dim(lengths, ranks);
   if (!dim) return {};
-  auto placements = before.placements();
   for (const size_t axis : step.axes) {
     placements[axis] = Shard(static_cast<int64_t>(*dim));
     order.push_back(before.mesh().axes()[axis].name);
@@ -195,18 +206,19 @@ Plan::Plan(Layout from, Layout to, const Dims& shape, DType dtype, std::vector<S
   to = to.resolved(shape);
   check_bytes(shape, dtype);
   const Layout* here = &from;
-  for (Step& step : steps) {
+  for (size_t i = 0; i < steps.size(); ++i) {
+    Step& step = steps[i];
     if (!(step.before == *here)) {
       throw ShapeError(fmt::format("a plan's step {} begins at {}, but {} is where it is then", name(step.kind),
                                    step.before, *here));
     }
     complete(step);
+    check_kind(step, shape, i);
     here = &step.after;
   }
   if (!(*here == to)) throw ShapeError(fmt::format("a plan's steps lead to {}, and not to {}", *here, to));
-  const int64_t input = largest_part(from, shape) * size_bytes(dtype);
-  state_ = std::make_shared<State>(std::move(from), std::move(to), shape, dtype, std::move(steps), topology, options,
-                                   scale, input);
+  state_ =
+      std::make_shared<State>(std::move(from), std::move(to), shape, dtype, std::move(steps), topology, options, scale);
 }
 
 const Layout& Plan::from() const { return state_->from; }
@@ -287,8 +299,8 @@ Plan Plan::adjoint(Convention convention) const {
   Topology topology = this->topology();
   if (!(from().mesh() == to().mesh()) && !topology.target_axes.empty()) std::swap(topology.axes, topology.target_axes);
   const Plan forward = plan(back, home, shape(), dtype(), topology, options());
-  return Plan(forward.from(), forward.to(), shape(), dtype(), forward.steps(), topology, options(),
-              scale() * detail::adjoint_scale(from(), to()));
+  return Plan(std::make_shared<State>(forward.from(), forward.to(), shape(), dtype(), forward.steps(), topology,
+                                      options(), scale() * detail::adjoint_scale(from(), to())));
 }
 
 Plan plan_uncached(const Layout& from, const Layout& to, const Dims& shape, DType dtype, const Topology& topology,
@@ -306,7 +318,8 @@ Plan plan_uncached(const Layout& from, const Layout& to, const Dims& shape, DTyp
                     "bytes on a rank",
                     source, target, dtype, shape, options.max_bytes, search.least_bytes()));
   }
-  return Plan(source, target, shape, dtype, with_ends(std::move(*steps), source, target), topology, options);
+  return Plan(std::make_shared<Plan::State>(source, target, shape, dtype, with_ends(std::move(*steps), source, target),
+                                            topology, options, 1));
 }
 
 Plan plan(const Layout& from, const Layout& to, const Dims& shape, DType dtype, const Topology& topology,

@@ -115,7 +115,7 @@ void Search::run(Mode mode) {
   target_ = target;
   visits_[static_cast<size_t>(source)].cost = 0;
   queue_.push({0, 0, Item::visit, source});
-  queue_.push({mode == Mode::cost ? topology_.exchange_base_us : 0, 1, Item::all_out, source});
+  queue_.push({mode == Mode::cost && with_bounds_ ? topology_.exchange_base_us : 0, 1, Item::all_out, source});
   while (!queue_.empty()) {
     const Queued next = queue_.top();
     queue_.pop();
@@ -222,7 +222,7 @@ void Search::bound_closer(const Queued& item, int from, int to) {
   if (!below(item.cost, best())) return;
   Queued closer = item;
   closer.item = item.item == Item::out ? Item::close_out : Item::close_in;
-  if (mode_ == Mode::cost) {
+  if (mode_ == Mode::cost && with_bounds_) {
     const Visit &before = visits_[static_cast<size_t>(from)], &after = visits_[static_cast<size_t>(to)];
     const bool across = !within(from, to);
     if (!across) pricer(from).set(before.node, after.node);
@@ -317,14 +317,11 @@ Layout Search::layout_of(int visit) {
 }
 
 // One that is long enough for all of them, or else the longest.
-std::optional<size_t> halfway_dim(const Dims& shape, const std::vector<bool>& is_cut, int64_t ranks) {
-  std::optional<size_t> longest;
-  for (size_t d = 0; d < shape.size(); ++d) {
-    if (is_cut[d] || shape[d] < 2) continue;
-    if (shape[d] >= ranks) return d;
-    if (!longest || shape[d] > shape[*longest]) longest = d;
-  }
-  return longest;
+std::optional<size_t> halfway_dim(const std::vector<int64_t>& lengths, int64_t ranks) {
+  const auto enough = std::ranges::find_if(lengths, [&](int64_t length) { return length >= ranks; });
+  const auto found = enough != lengths.end() ? enough : std::ranges::max_element(lengths);
+  if (found == lengths.end() || *found < 2) return {};
+  return static_cast<size_t>(found - lengths.begin());
 }
 
 // What a rank holds between the two halves of an all_reduce, in elements; 0 where it has but one (see halfway() in plan.cpp).
@@ -333,11 +330,15 @@ double Search::halfway(const Graph& graph, const Node& before, uint32_t axes) {
   if (whole * graph.element_bytes() <= static_cast<double>(kOneRoundBytes)) return 0;
   int64_t ranks = 1;
   for (const size_t axis : graph.mesh_axes(axes)) ranks *= graph.mesh().size(axis);
-  std::vector<bool> is_cut;
-  for (size_t d = 0; d < shape_.size(); ++d) is_cut.push_back(graph.lists()[before.list[d]].depth() > 0);
-  const auto dim = halfway_dim(shape_, is_cut, ranks);
+  std::vector<int64_t> lengths;
+  for (size_t d = 0; d < shape_.size(); ++d) {
+    const CutList& list = graph.lists()[before.list[d]];
+    lengths.push_back(list.ragged != 0 ? 0 : static_cast<int64_t>(list.largest));
+  }
+  const auto dim = halfway_dim(lengths, ranks);
   if (!dim) return 0;
-  return whole / static_cast<double>(shape_[*dim]) * static_cast<double>((shape_[*dim] + ranks - 1) / ranks);
+  const int64_t length = lengths[*dim];
+  return whole / static_cast<double>(length) * static_cast<double>((length + ranks - 1) / ranks);
 }
 
 // The caller's input, and the step's input and output, on the rank that has most of them together.
@@ -374,7 +375,8 @@ double Search::least_bytes() {
   return visits_[static_cast<size_t>(target_)].cost;
 }
 
-std::optional<std::vector<Step>> Search::cheapest() {
+std::optional<std::vector<Step>> Search::cheapest(bool with_bounds) {
+  with_bounds_ = with_bounds;
   run(Mode::cost);
   const int target = target_;
   if (visits_[static_cast<size_t>(target)].cost == kNever) return {};

@@ -101,7 +101,7 @@ double Search::ahead_of(int number) {
   const Visit& visit = visits_[static_cast<size_t>(number)];
   const Visit& target = visits_[static_cast<size_t>(target_)];
   Graph &here = graph(visit.graph), &end = graph(target.graph);
-  if (mode_ == Mode::peak || end.may_reenter()) return 0;
+  if (mode_ == Mode::peak || !with_bounds_ || end.may_reenter()) return 0;
   const uint32_t embedded = axes_with(target.node, end.axes(), Code::embedded);
   if (embedded != 0 && !one_mesh_) return 0;
   const uint32_t terms = axes_with(visit.node, here.axes(), Code::term);
@@ -188,6 +188,7 @@ double Search::missing_at_first(int from, int to, double terms) {
 
 // An exchange with that much latency costs no less than what one receiver misses takes on the fastest way.
 double Search::bound(int from, int to, double latency_us) {
+  if (!with_bounds_) return 0;
   const Visit &before = visits_[static_cast<size_t>(from)], &after = visits_[static_cast<size_t>(to)];
   Graph& end = graph(after.graph);
   if (axes_with(after.node, end.axes(), Code::embedded) != 0 || end.may_reenter()) {

@@ -2,6 +2,7 @@
 #include <tessera/error.hpp>
 
 #include "plan/brute_force.hpp"
+#include "plan/search.hpp"
 
 namespace tessera::testing_support {
 namespace {
@@ -89,6 +90,35 @@ RC_GTEST_PROP(Optimality, OnOneAxis, ()) { require_optimal(pick_world(1, 3)); }
 RC_GTEST_PROP(Optimality, OnTwoAxes, ()) { require_optimal(pick_world(2, 2)); }
 
 RC_GTEST_PROP(Optimality, OnThreeAxes, ()) { require_optimal(pick_world(3, 1)); }
+
+// Larger meshes than a brute force can take: the bounds leave out nothing that is cheaper.
+void require_bounds_to_hold(const char* mesh_text) {
+  const Mesh mesh = Mesh::parse(mesh_text);
+  Dims shape;
+  for (int d = 0; d < 3; ++d) shape.push_back(pick(0, 1) == 0 ? pick(1, 40) : pick(1, 5) * 16);
+  const Layout from = pick_layout(mesh, shape).resolved(shape), to = pick_layout(mesh, shape).resolved(shape);
+  const Topology topology = pick(0, 1) == 0 ? pick_times(mesh) : Topology::dtensor(mesh, int64_t{1} << pick(0, 4));
+  RC_LOG() << fmt::format("{} {}: {} to {}\n", mesh, shape, from, to);
+  const auto cost = [&](const PlanOptions& options, bool with_bounds) {
+    Search search(from, to, shape, DType::f32, topology, options);
+    const auto steps = search.cheapest(with_bounds);
+    double us = steps ? 0 : kNever;
+    for (size_t i = 0; steps && i < steps->size(); ++i) us += (*steps)[i].cost_us;
+    return us;
+  };
+  const auto require_same = [&](const PlanOptions& options) {
+    const double found = cost(options, true), least = cost(options, false);
+    RC_LOG() << fmt::format("{} and not {} within {}\n", found, least, options.max_bytes);
+    RC_ASSERT(found == least || std::abs(found - least) <= 1e-9 * least);
+  };
+  require_same({});
+  const int64_t peak = plan(from, to, shape, DType::f32, topology).peak_bytes();
+  require_same({.max_bytes = pick(peak / 2, peak)});
+}
+
+RC_GTEST_PROP(Optimality, BoundsHoldOnFourByFour, ()) { require_bounds_to_hold("a=4,b=4"); }
+RC_GTEST_PROP(Optimality, BoundsHoldOnTwoByEight, ()) { require_bounds_to_hold("a=2,b=8"); }
+RC_GTEST_PROP(Optimality, BoundsHoldOnTwoByTwoByFour, ()) { require_bounds_to_hold("a=2,b=2,c=4"); }
 
 // A direct exchange is only considered out of the source and into the target. A plan that ends at a layout in between by
 // one, or starts there by one, is no part of a longer plan.

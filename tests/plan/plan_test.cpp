@@ -216,6 +216,23 @@ TEST(Plans, FromElsewhereMustLeadThere) {
   EXPECT_THROW(with({}), ShapeError);
 }
 
+// A slice reads nobody, so what is called one would give unsummed terms without a word.
+TEST(Plans, FromElsewhereAreWhatTheyAreCalled) {
+  const Dims shape{64, 64};
+  const auto called = [&](const char* from, const char* to, StepKind kind) {
+    const Plan good = plan_of(kMesh, from, to, shape);
+    std::vector<Step> steps = good.steps();
+    steps.at(0).kind = kind;
+    return Plan(good.from(), good.to(), shape, DType::f32, std::move(steps), good.topology());
+  };
+  EXPECT_EQ(called("R,R", "S0,R", StepKind::slice).steps().size(), 1u);
+  EXPECT_EQ(called("R,S1", "R,R", StepKind::direct).steps().size(), 1u);
+  EXPECT_THROW(called("R,P", "R,S0", StepKind::slice), Error);
+  EXPECT_THROW(called("R,S1", "R,R", StepKind::slice), Error);
+  EXPECT_THROW(called("R,S1", "R,R", StepKind::embed), Error);
+  EXPECT_THROW(called("R,S1", "R,R", StepKind::all_reduce), Error);
+}
+
 // Every step moves just what it says, within its groups, and the last one leaves the tensor in its layout.
 void require_runs(const Plan& plan) {
   Parts parts = spread(plan.from(), plan.shape());

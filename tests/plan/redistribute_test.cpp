@@ -180,6 +180,11 @@ TEST(AllReducesInHalves, OfAnyParts) {
       {"a=2,c=4", "S0,P", "S0,R", {262144, 3}},
       {"a=8", "P", "R", {7, 7, 7, 7, 7, 7}},
       {"a=1,c=4", "S0,P", "S0,R", {262144}},  // one rank cuts nothing
+      {"a=1,c=4", "S0[262144],P", "S0[262144],R", {262144}},
+      {"a=2,c=4", "S0,P", "S0,R", {262144}},  // each part is cut on
+      {"a=2,c=4", "S0,P", "S0,R", {100003}},
+      {"a=4,c=2", "P,S0", "R,S0", {100003}},
+      {"a=2,b=2,c=2", "P,S0,P", "R,S0,R", {100003}},
   };
   for (const Sum& sum : sums) {
     const Mesh mesh = Mesh::parse(sum.mesh);
