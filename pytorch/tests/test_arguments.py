@@ -212,8 +212,7 @@ def test_what_is_only_read_may_be_read_only():
             tessera.recv(0)
         numpy.testing.assert_array_equal(results[2], 3 * x)
 
-    for ranks in (3,):
-        tessera.run(ranks, rank_main, timeout=60)
+    tessera.run(3, rank_main, timeout=60)
 
 
 def test_split():
@@ -226,7 +225,8 @@ def test_split():
             for error in raised(2, lambda comm, mine=mine, dim=dim, sizes=sizes: tessera.split(mine, dim, sizes)):
                 assert isinstance(error, tessera.ArgumentTypeError) and "test_arguments.py:" in str(error)
     for wrong in (None, 1.0, [1.0], "x"):
-        assert isinstance(raised(1, lambda comm, wrong=wrong: tessera.split(wrong, 0, [1]))[0], tessera.ArgumentTypeError)
+        (error,) = raised(1, lambda comm, wrong=wrong: tessera.split(wrong, 0, [1]))
+        assert isinstance(error, tessera.ArgumentTypeError)
     for scalar in (torch.tensor(1.0), numpy.array(1.0)):
         assert tessera.run(1, lambda comm, scalar=scalar: tessera.split(scalar, 0, [1]))[0].shape == (1,)
     parts = tessera.run(2, lambda comm: tessera.split(x.numpy(), numpy.int64(0), numpy.array([1, 3])))
@@ -301,14 +301,15 @@ def test_drop_ins(name):
     for value in ("0", None, 1.0):
         refused(TypeError, lambda: fn(tensor()), lambda value=value: fn(tensor(), value), ["dim is "])
     for value in ([3, 3, 3], (3, 3, 3), "333"):
-        refused(TypeError, lambda: fn(tensor()), lambda value=value: fn(tensor(), 0, value), ["give a tensor of integers"])
+        refused(TypeError, lambda: fn(tensor()), lambda value=value: fn(tensor(), 0, value), ["give a tensor of"])
     for value in (None, [1.0], 1.0, numpy.ones(2)):
         refused(TypeError, lambda: fn(tensor()), lambda value=value: fn(value), ["t is "])
     assert tessera.run(3, lambda comm: fn(tensor(), numpy.int64(1))[0].shape) == [(3, 9)] * 3
 
 
 def test_the_other_drop_ins():
-    refused(TypeError, lambda: st_moe.all_gather_same_dim(tensor()), lambda: st_moe.all_gather_same_dim(None), ["t is None"])
+    same = st_moe.all_gather_same_dim
+    refused(TypeError, lambda: same(tensor()), lambda: same(None), ["t is None"])
     right = lambda: st_moe.gather_sizes(tensor(), dim=0)  # noqa: E731
     refused(TypeError, right, lambda: st_moe.gather_sizes([1], dim=0), ["t is a list"])
     refused(TypeError, right, lambda: st_moe.gather_sizes(tensor(), dim="0"), ["dim is '0'"])

@@ -1,5 +1,5 @@
-"""What is wrong with a call's arguments on this rank alone: found before anything is said, and told to every rank, so that
-none waits for this one."""
+"""What is wrong with a call's arguments on this rank alone: found before anything is said, and told to every rank, so
+that none waits for this one."""
 
 import functools
 import operator

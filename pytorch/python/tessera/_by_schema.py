@@ -18,7 +18,7 @@ def tensor(name, value, remedy="a tensor"):
     if is_dtensor(value):
         raise Wrong(
             "ArgumentTypeError",
-            f"{name} is a DTensor: give its part, {name}.to_local(), or move the whole by tessera.redistribute({name}, …)",
+            f"{name} is a DTensor: give its part, {name}.to_local(), or move the whole by tessera.redistribute()",
         )
     return value
 
