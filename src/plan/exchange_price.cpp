@@ -159,11 +159,10 @@ bool ExchangePricer::gets_value() const {
 }
 
 inline void ExchangePricer::take(double elements, Spot holder, int64_t number) {
-  const Spot turn = number == 0 ? first_turn_ : turn_of(number * free_receivers_ + free_number_);
+  holder = holder + (number == 0 ? first_turn_ : turn_of(number * free_receivers_ + free_number_));
   for (const Spot& term : terms_) {
-    Spot sender = holder + term;
+    const Spot sender = holder + term;
     if (((sender.bits ^ receiver_spot_.bits) & ~replica_bits_) == 0) continue;  // it has it itself
-    sender = sender + turn;
     const size_t way = slowest_between(sender, receiver_spot_);
     const double latency = latency_[way];
     received_.latency += latency;

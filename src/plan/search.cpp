@@ -131,8 +131,8 @@ void Search::run(Mode mode) {
       case Item::all_out: queue_exchanges_out(); break;
       case Item::out: bound_closer(next, source, next.visit); break;
       case Item::in: bound_closer(next, next.visit, target); break;
-      case Item::close_out: take_exchange(source, next.visit); break;
-      case Item::close_in: take_exchange(next.visit, target); break;
+      case Item::close_out: take_exchange(next, source, next.visit); break;
+      case Item::close_in: take_exchange(next, next.visit, target); break;
       case Item::move: take_move(moves_[static_cast<size_t>(next.visit)]); break;
     }
   }
@@ -213,8 +213,9 @@ void Search::queue_exchange_in(int number) {
   const int target = target_;
   const Visit& visit = visits_[static_cast<size_t>(number)];
   if (!may_exchange(number, target)) return;
+  const double latency_us = least_latency_[way_of(number, target)];
   const double least =
-      visit.cost + (mode_ == Mode::cost ? bound(number, target, least_latency_[way_of(number, target)]) : 0);
+      visit.cost + (mode_ == Mode::cost ? std::max(bound(number, target, latency_us), visit.ahead) : 0);
   if (below(least, visits_[static_cast<size_t>(target)].cost)) queue_.push({least, visit.steps + 1, Item::in, number});
 }
 
@@ -234,12 +235,14 @@ void Search::bound_closer(const Queued& item, int from, int to) {
   if (below(closer.cost, best())) queue_.push(closer);
 }
 
-void Search::take_exchange(int from, int to) {
-  if (visits_[static_cast<size_t>(to)].done) return;
+void Search::take_exchange(const Queued& item, int from, int to) {
+  const Visit& after = visits_[static_cast<size_t>(to)];
+  if (after.done) return;
+  if (mode_ == Mode::cost && !below(item.cost - after.ahead, after.cost)) return;  // there is as good a way by now
   Edge edge{StepKind::direct, 0, 0, 0};
   if (mode_ == Mode::cost) {
-    const double limit = std::min(visits_[static_cast<size_t>(to)].cost, visits_[static_cast<size_t>(target_)].cost);
-    const PricedExchange priced = price(from, to, limit - visits_[static_cast<size_t>(from)].cost);
+    const double most = std::min(after.cost, best() - after.ahead);
+    const PricedExchange priced = price(from, to, most - visits_[static_cast<size_t>(from)].cost);
     if (priced.us == kNever) return;
     edge.us = priced.us;
     edge.bytes = priced.bytes;

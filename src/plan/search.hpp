@@ -85,7 +85,7 @@ class Search {
   void queue_exchanges_out();
   void queue_exchange_in(int number);
   void bound_closer(const Queued& item, int from, int to);
-  void take_exchange(int from, int to);
+  void take_exchange(const Queued& item, int from, int to);
   double bound(int from, int to, double latency_us);
   PricedExchange price(int from, int to, double most_us);
   double us_between(const ExchangeBetween::Load& load, bool reduces) const;
