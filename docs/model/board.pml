@@ -84,6 +84,13 @@
 #define closed(p) (step[p] & 1)
 #define reached(p) (step[p] >= steps)  // `steps` is even, so the lowest bit of the word does not matter
 #define went_on(p) (step[p] >= steps + 2)
+// The word beside the record, which is written when that is whole: so one with it here. Only who waits for all looks at it,
+// while it spins, and at nothing else meanwhile.
+#if MUTANT == 17
+#define heard(p) (record(p, call) == call || record(p, call) == being_overwritten)
+#else
+#define heard(p) (record(p, call) == call)
+#endif
 
 // The words that the ranks share.
 byte step[RANKS];      // twice the steps made; odd: closed
@@ -234,7 +241,7 @@ inline make_step() {
 // Where `needed`, waits for p's step; returns, or sets `why` and goes to `failed`. `all`: it is one of the waits for everybody.
 inline wait_for(needed, p, all) {
   if
-  :: atomic { !(needed) || reached(p) }
+  :: atomic { !(needed) || reached(p) || ((all) && heard(p)) }
   :: atomic { (needed) && !reached(p) && closed(p) -> why = reason(p); goto failed }
 #if SLEEP
   :: atomic { (needed) && !reached(p) && !closed(p) };  // spun long enough

@@ -61,19 +61,19 @@ Board::Board(void* memory, int rank, int size, std::chrono::nanoseconds patience
       records_(static_cast<size_t>(size)) {}
 
 void Board::write_record(const Saying& mine, size_t from, uint64_t call) {
-  Slot& slot = slots_[rank_];
   const uint32_t side = announcements_ % 2;
+  Slot::Page& page = slots_[rank_].pages[side];
   const bool lies_there = mine.version != 0 && mine.version == written_[side];
   const size_t end = !lies_there ? mine.bytes.size() : mine.payload.empty() ? mine.changed : mine.payload_at;
   if (from < end) {  // a short one has nothing to say while longer ones go on
-    std::memcpy(slot.record[side], mine.bytes.data() + from, std::min(kRecordBytes, end - from));
-    if (!mine.payload.empty())
-      std::memcpy(slot.record[side] + mine.payload_at, mine.payload.data(), mine.payload.size());
+    std::memcpy(page.record, mine.bytes.data() + from, std::min(kRecordBytes, end - from));
+    if (!mine.payload.empty()) std::memcpy(page.record + mine.payload_at, mine.payload.data(), mine.payload.size());
     written_[side] = mine.bytes.size() <= kRecordBytes ? mine.version : 0;
   }
-  // Last, just before the step in the same line: others look at that line all the time.
-  slot.record_bytes[side] = mine.bytes.size();
-  slot.call.store(call, std::memory_order_relaxed);
+  page.bytes = mine.bytes.size();
+  slots_[rank_].call.store(call, std::memory_order_relaxed);
+  // Those who spin need no more. The step is for those who sleep: it is in a line that is mostly this rank's alone.
+  page.said.store(steps_ + 2, std::memory_order_release);
 }
 
 Waited Board::announce(const Saying& mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
@@ -86,17 +86,16 @@ Waited Board::announce(const Saying& mine, uint64_t call, std::vector<std::span<
   for (size_t from = 0; from == 0 || from < longest; from += kRecordBytes) {
     write_record(mine, from, call);
     step();
-    // Hardly anybody reads the other record any more: its lines come back while this rank waits.
-    prefetch_to_write({slots_[rank_].record[1 - announcements_ % 2], std::min(mine.changed, kRecordBytes)});
-    if (from == 0 && mine.meanwhile != nullptr) mine.meanwhile->meanwhile();
-    if (const Waited waited = everyone(deadline, culprit); waited != Waited::reached) return waited;
     const uint32_t side = announcements_++ % 2;
+    if (from == 0 && mine.meanwhile != nullptr) mine.meanwhile->meanwhile();
+    if (const Waited waited = everyone(side, deadline, culprit); waited != Waited::reached) return waited;
     for (int r = 0; r < size_; ++r) {
       // Read once: what a peer writes over it later cannot change what was checked.
-      const size_t total = __atomic_load_n(&slots_[r].record_bytes[side], __ATOMIC_RELAXED);
-      records[static_cast<size_t>(r)] = {slots_[r].record[side], total};
+      const Slot::Page& page = slots_[r].pages[side];
+      const size_t total = __atomic_load_n(&page.bytes, __ATOMIC_RELAXED);
+      records[static_cast<size_t>(r)] = {page.record, total};
       longest = std::max(longest, total);
-      if (r != rank_) prefetch_to_read({slots_[r].record[side], std::min(total, kRecordBytes)});
+      if (r != rank_) prefetch_to_read({page.record, std::min(total, kRecordBytes)});
     }
     if (longest > kRecordBytes) take_records(records, side, from);
   }
@@ -110,16 +109,20 @@ void Board::take_records(std::vector<std::span<const std::byte>>& records, uint3
     if (total > kLongestRecord) throw Error(fmt::format("rank {}'s record makes no sense: it is damaged", r));
     auto& whole = records_[r];
     if (whole.size() != total) whole.resize(total);
-    if (from < total) std::memcpy(whole.data() + from, slots_[r].record[side], std::min(kRecordBytes, total - from));
+    if (from < total)
+      std::memcpy(whole.data() + from, slots_[r].pages[side].record, std::min(kRecordBytes, total - from));
     records[r] = whole;
   }
 }
 
-Waited Board::everyone(Deadline deadline, int& culprit) {
+Waited Board::everyone(uint32_t side, Deadline deadline, int& culprit) {
   for (int i = 1; i < size_; ++i) {
     culprit = (rank_ + i) % size_;
-    if (const Waited waited = wait_for(culprit, deadline, &culprit); waited != Waited::reached) return waited;
+    Slot& slot = slots_[culprit];
+    if (looks_.until([&] { return slot.pages[side].said.load(std::memory_order_acquire) == steps_; })) continue;
+    if (const Waited waited = sleep_for(slot, deadline, &culprit); waited != Waited::reached) return waited;
   }
+  met_ = steps_;
   return Waited::reached;
 }
 
@@ -141,14 +144,15 @@ void Board::step() {
   if (slot.sleepers.load(std::memory_order_seq_cst) != 0) futex_wake_all(slot.step);
 }
 
-Waited Board::wait_for(int peer, Deadline deadline, int* lost) {
+Waited Board::wait_for(int peer, Deadline deadline) {
+  if (met_ == steps_) return Waited::reached;
   Slot& slot = slots_[peer];
   uint32_t word = 0;
   const bool moved = looks_.until([&] {
     word = slot.step.load(std::memory_order_acquire);
     return reached(word, steps_) || (word & 1) != 0;
   });
-  if (!moved) return sleep_for(slot, deadline, lost);
+  if (!moved) return sleep_for(slot, deadline, nullptr);
   return reached(word, steps_) ? Waited::reached : Waited::closed;
 }
 

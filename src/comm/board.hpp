@@ -3,7 +3,7 @@
 //
 // Every rank owns one slot. It counts its steps there (an announcement, a
 // finished move), and others wait for the count.
-//   announce   write the record, make a step; then wait for that step of everybody and read their records
+//   announce   write the record, say so in its first line, make a step; then wait for everybody's and read their records
 //   move       claim, copy out of the peers' memory, drop the claim, make a step; wait for that step of one's readers
 //   abort      publish a verdict (the first one stands), close every slot, wake all sleepers; then wait until no claim is
 //              left: only then may a rank give up its memory
@@ -48,11 +48,16 @@ struct alignas(128) Slot {
                                   // closed and no more will be made
   std::atomic<uint32_t> sleepers{0};
   std::atomic<uint64_t> call{0};  // what the rank is in, for messages: number × 256 + operation
-  uint64_t record_bytes[2] = {0, 0};
-  alignas(128) std::byte record[2][kRecordBytes];  // apart from the word that others wait for, or each would take the
-                                                   // other's line away while it is written
-  alignas(128) std::atomic<uint32_t> claim{0};     // written by its rank alone: not 0 while it reads others' memory
-  std::atomic<uint32_t> left{0};                   // a Left
+  // What is announced, and in the same line the word that says so: who looks for it has the record with it, or is about to.
+  // Nobody looks at it any more when its rank writes there again, so that its lines can come back before.
+  struct alignas(128) Page {
+    std::atomic<uint32_t> said{0};  // the step that follows
+    uint64_t bytes = 0;
+    std::byte record[kRecordBytes];
+  };
+  Page pages[2];                                // in turns
+  alignas(128) std::atomic<uint32_t> claim{0};  // written by its rank alone: not 0 while it reads others' memory
+  std::atomic<uint32_t> left{0};                // a Left
   // Whether the rank came to survivors(), and whether it could make what the new communicator needs.
   enum Shrinks : uint32_t { not_yet, came, has_no_room };
   std::atomic<uint32_t> shrinks{not_yet};
@@ -100,9 +105,8 @@ class Board {
   bool claim();
   void drop_claim();
   void step();
-  // Waits until `peer` has made as many steps as this rank. With `lost`, where all must come: any process that died ends
-  // the wait too, and is named there.
-  Waited wait_for(int peer, Deadline deadline, int* lost = nullptr);
+  // Waits until `peer` has made as many steps as this rank.
+  Waited wait_for(int peer, Deadline deadline);
 
   void leave(std::string_view farewell);
   bool has_left(int peer) const { return left(peer) != Left::no; }
@@ -133,9 +137,10 @@ class Board {
 
  private:
   void close(Slot& slot);
+  // With `lost`, where all must come: any process that died ends the wait too, and is named there.
   Waited sleep_for(Slot& slot, Deadline deadline, int* lost);
   int first_dead() const;
-  Waited everyone(Deadline deadline, int& culprit);
+  Waited everyone(uint32_t side, Deadline deadline, int& culprit);
   void write_record(const Saying& mine, size_t from, uint64_t call);
   void take_records(std::vector<std::span<const std::byte>>& records, uint32_t side, size_t from);
   bool claimed(int peer) const;
@@ -151,7 +156,8 @@ class Board {
   int size_;
   Looks looks_;
   uint32_t steps_ = 0;          // twice the steps this rank has made
-  uint32_t announcements_ = 0;  // their parity says which of the two records is in use
+  uint32_t met_ = 0;            // of these, those that everybody is known to have made, or to be about to
+  uint32_t announcements_ = 0;  // their parity says which of the two pages is in use
   std::chrono::nanoseconds patience_;
   std::function<std::chrono::nanoseconds()> idle_;
   uint64_t written_[2] = {0, 0};  // which version lies in each of the two

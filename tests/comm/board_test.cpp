@@ -169,6 +169,28 @@ TEST(Board, TellsWhoDoesNotCome) {
   EXPECT_EQ(last.call_of(1), 0u);
 }
 
+// Rank 1 has written its record and died before the step: who spins has all it needs, and who comes later does not.
+TEST(Board, HearsARecordWhoseStepIsNotMadeYet) {
+  Shared shared(2);
+  Board first = shared.board(0), second = shared.board(1);
+  Slot::Page& page = (second.*member_of(SlotsOf{}))[1].pages[0];
+  page.bytes = 3;
+  std::memcpy(page.record, "abc", 3);
+  page.said.store(2);
+  Records records;
+  int culprit = -1;
+  ASSERT_EQ(first.announce({}, 0, records, far_away(), culprit), Waited::reached);
+  ASSERT_EQ(records[1].size(), 3u);
+  EXPECT_EQ(std::memcmp(records[1].data(), "abc", 3), 0);
+  EXPECT_FALSE(first.has_come(1));
+  EXPECT_EQ(first.wait_for(1, far_away()), Waited::reached);  // of that announcement; the next step never comes
+  first.declare_dead(1);
+  first.step();
+  EXPECT_EQ(first.wait_for(1, far_away()), Waited::closed);
+  EXPECT_EQ(first.announce({}, 0, records, far_away(), culprit), Waited::closed);
+  EXPECT_EQ(culprit, 1);
+}
+
 TEST(Board, TellsWhoLeftAndWhatItSaid) {
   Shared shared(2);
   Board first = shared.board(0), second = shared.board(1);
