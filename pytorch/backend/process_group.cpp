@@ -1,5 +1,7 @@
 #include "process_group.hpp"
 
+#include <unistd.h>
+
 #include <pybind11/pybind11.h>
 
 #include <fmt/format.h>
@@ -97,7 +99,7 @@ void tell_all(Comm& comm, OpCode op, const std::exception_ptr& problem, const Si
 
 ProcessGroupTessera::ProcessGroupTessera(const Meeting& meeting, int rank, int size, std::chrono::milliseconds timeout,
                                          const std::string& name, const MakeCarrier& make_carrier)
-    : Backend(rank, size), timeout_(timeout) {
+    : Backend(rank, size), timeout_(timeout), born_in_(getpid()) {
   comm_ = join(meeting, rank, size, {.name = name, .timeout = checked(timeout)}, make_carrier);
   comm_.set_remedy(
       "To go on, call destroy_process_group() and then init_process_group() on the ranks that are left, with a longer "
@@ -127,6 +129,13 @@ void ProcessGroupTessera::shutdown() {
 
 // Interrupted waits go on: what is pending ends soon then, and until it has it needs the communicator.
 void ProcessGroupTessera::finish() noexcept {
+  if (forked()) {
+    // The threads are the parent's: here nobody can wait for them, nor take away what they wait for.
+    new std::shared_ptr<Line>(line_);
+    new std::shared_ptr<Line>(message_line_);
+    comm_ = Comm();
+    return;
+  }
   const auto see_through = [](Line& line) {
     try {
       line.drain();
@@ -145,8 +154,15 @@ void ProcessGroupTessera::finish() noexcept {
   comm_ = Comm();
 }
 
+bool ProcessGroupTessera::forked() const { return getpid() != born_in_; }
+
+void ProcessGroupTessera::check_not_forked() const {
+  if (forked()) throw Error("the process group was made before a fork and cannot be used in the child");
+}
+
 void ProcessGroupTessera::drain() {
   try {
+    check_not_forked();
     line_->drain();
   } catch (...) {
     rethrow_to_python();
@@ -182,14 +198,15 @@ c10::intrusive_ptr<Call> ProcessGroupTessera::launch(const Kind& kind, const Whe
       },
       line_);
   ++sequence_;
-  if (when.async) line_->start(call);
-  else run_now(call);
+  hand_over(call, when.async);
   return call;
 }
 
-void ProcessGroupTessera::run_now(const c10::intrusive_ptr<Call>& call) {
+void ProcessGroupTessera::hand_over(const c10::intrusive_ptr<Call>& call, bool async) {
   try {
-    line_->run(call);
+    check_not_forked();
+    if (async) line_->start(call);
+    else line_->run(call);
   } catch (...) {
     rethrow_to_python();
   }

@@ -79,6 +79,8 @@ class ProcessGroupTessera : public c10d::Backend {
 
  private:
   void finish() noexcept;
+  bool forked() const;
+  void check_not_forked() const;
   struct When {
     bool async;
     std::chrono::milliseconds timeout;
@@ -97,7 +99,7 @@ class ProcessGroupTessera : public c10d::Backend {
   // calls, for errors.
   using Body = std::function<void(Comm& comm, const Site& at)>;
   c10::intrusive_ptr<Call> launch(const Kind& kind, const When& when, Tensors outputs, Body body);
-  void run_now(const c10::intrusive_ptr<Call>& call);
+  void hand_over(const c10::intrusive_ptr<Call>& call, bool async);
   void run_body(const Kind& kind, const Site& at, std::chrono::milliseconds timeout, const Body& body);
   WorkPtr receive(c10d::OpType type, const Tensors& tensors, int from, int tag);
 
@@ -111,6 +113,7 @@ class ProcessGroupTessera : public c10d::Backend {
   Comm comm_;
   const std::shared_ptr<Living> living_ = std::make_shared<Living>();
   std::atomic<std::chrono::milliseconds> timeout_;
+  const int born_in_;  // the process
   std::atomic<uint64_t> sequence_{0};
   std::shared_ptr<Line> line_;
   std::shared_ptr<Line> message_line_;  // futures of messages, which may take long

@@ -61,6 +61,23 @@ def test_make_fx(alone):
         assert torch.equal(graph(x)[0], x * 2)
 
 
+@pytest.mark.parametrize("mode", ["symbolic", "real", "fake"])
+def test_make_fx_of_a_gather_and_its_split(mode):
+    def rank_main(comm):
+        def there_and_back(x):
+            gathered, sizes = tessera.all_gather(x, group=comm)
+            summed = tessera.reduce_scatter(gathered * 2, sizes=sizes, group=comm)
+            return tessera.split(gathered, 0, sizes, group=comm) + summed
+
+        graph = make_fx(there_and_back, tracing_mode=mode)(torch.ones(3 + comm.rank, 2))
+        assert "tessera.split" in graph.code
+        for rows in (3, 5) if mode == "symbolic" else (3,):
+            x = torch.full((rows + comm.rank, 2), comm.rank + 1.0)
+            assert torch.equal(graph(x), x + 2 * x)
+
+    tessera.run(1, rank_main)
+
+
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
 def test_compiled_once_for_every_size(backend):
     """Each rank has its own number of rows at every step, and nothing is compiled again."""

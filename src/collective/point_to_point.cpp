@@ -14,6 +14,12 @@ class PairTask : public detail::Task {
  public:
   PairTask(std::shared_ptr<CommState> comm, std::unique_ptr<Ticket> ticket, std::string what)
       : comm_(std::move(comm)), ticket_(std::move(ticket)), what_(std::move(what)) {}
+  // In a forked child the message is the parent's still, which alone may withdraw it.
+  ~PairTask() override {
+    if (!comm_->in_forked_child()) return;
+    static_cast<void>(ticket_.release());
+    new std::shared_ptr<CommState>(std::move(comm_));
+  }
 
   bool done() override { return over_ || ticket_->done(); }
 

@@ -164,7 +164,10 @@ def split(x, dim, sizes, *, group=None):
         _check_array("x", x)
         return arrays.split(x, dim, sizes, group=group)
     x = _rows(x)
-    if torch.compiler.is_compiling():
+    # What a mode records or works shapes out for must not ask for the numbers: they are another time's.
+    if torch.compiler.is_compiling() or (
+        isinstance(sizes, torch.Tensor) and torch._C._len_torch_dispatch_stack() > 0
+    ):
         return _traced.split(x, dim, _sizes(sizes), None, name_of(group))
     if x.layout != torch.strided or x.is_nested:
         raise Wrong("ArgumentTypeError", "x is sparse or nested: only dense tensors are cut")

@@ -265,3 +265,40 @@ def test_nothing_stays_in_dev_shm():
     run_ranks(3, _killed, False, may_die=[1])
     left = [name for name in sorted(os.listdir("/dev/shm")) if name not in before and "tessera" in name]
     assert not left
+
+
+FORKING_PROGRAM = """
+import os, sys
+import torch
+import torch.distributed as dist
+
+import tessera
+
+rank = int(sys.argv[1])
+dist.init_process_group("tessera", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
+dist.all_reduce(torch.ones(3), async_op=True).wait()
+sent, x = dist.isend(torch.ones(2), 1 - rank), torch.zeros(2)
+if os.fork() == 0:
+    try:
+        dist.all_reduce(torch.ones(1))
+    except tessera.Error as error:
+        assert "before a fork" in str(error)
+        if rank == 0:
+            dist.destroy_process_group()
+        del sent
+        sys.exit(7)  # which ends the group's objects, without the parent's threads
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 7
+dist.recv(x, 1 - rank)
+sent.wait()
+dist.barrier()
+assert x.tolist() == [1, 1]
+dist.destroy_process_group()
+"""
+
+
+def test_a_forked_child_ends_and_the_parent_goes_on(tmp_path):
+    command = [sys.executable, "-W", "ignore", "-c", FORKING_PROGRAM]
+    ranks = [subprocess.Popen([*command, str(r), str(tmp_path / "store")], stderr=subprocess.PIPE) for r in range(2)]
+    for process in ranks:
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors.decode()
