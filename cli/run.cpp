@@ -142,7 +142,7 @@ int run_program(const CLI::App& command, RunOptions& options, const std::vector<
   job.command = program_of(command, from_dashes);
   if (options.transport == "mpi") return hand_over_to_mpirun(command, job);
   if (job.ranks > shm::kMaxRanks) {
-    throw CLI::ValidationError("--ranks", fmt::format("Value {} not in range [1 - {}]", job.ranks, shm::kMaxRanks));
+    throw CLI::ValidationError("--ranks", fmt::format("Value {} not in range 1 to {}", job.ranks, shm::kMaxRanks));
   }
   job.prefix = !options.no_prefix;
   if (!options.heap.empty()) job.heap_bytes = parse_bytes(options.heap);

@@ -147,6 +147,15 @@ foreach(mpi openmpi mpich)
   tessera_on_hosts(${mpi} counted_sums 4 TESSERA_VOTE_FROM=2 TESSERA_NETWORK=${mpi_tests}/dear_messages.json)
 endforeach()
 
+# What mpirun is given, by one that only says so.
+if(TARGET tessera_cli)
+  add_test(NAME mpi.run_of_many COMMAND sh -c [[d=$(mktemp -d) && printf '#!/bin/sh\necho Open MPI "$@"\n' >"$d/mpirun" &&
+    chmod +x "$d/mpirun" && PATH=$d:$PATH "$0" run --transport mpi --timeout 7 -n 5000 -- true; rm -r "$d"]]
+    $<TARGET_FILE:tessera_cli>)
+  set_tests_properties(mpi.run_of_many PROPERTIES LABELS mpi TIMEOUT ${TESSERA_TEST_TIMEOUT}
+    PASS_REGULAR_EXPRESSION "-n 5000 -x TESSERA_TIMEOUT true")
+endif()
+
 # As srun does without --mpi.
 add_test(NAME mpi.srun_without_mpi COMMAND sh -c "$<TARGET_FILE:mpi_plain> works 2>&1 || true")
 set_tests_properties(mpi.srun_without_mpi PROPERTIES LABELS mpi TIMEOUT ${TESSERA_TEST_TIMEOUT}

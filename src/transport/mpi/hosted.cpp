@@ -271,7 +271,8 @@ void HostedTransport::check_no_trouble(const std::string& mine, Deadline deadlin
   std::string first;
   for (size_t i = 0; i < relayed_.size() && first.empty(); ++i) {
     if (relayed_[i].empty()) continue;
-    first = fmt::format("rank {}: {}. No rank has split it", hosts_.ranks_on(host_number_)[i], text_of(relayed_[i]));
+    first = fmt::format("on the host of rank {}, which counts from 0: {}. No rank has split it",
+                        hosts_.ranks_on(host_number_)[i], text_of(relayed_[i]));
   }
   if (!is_alone() && leads()) {
     const std::string here = first;
