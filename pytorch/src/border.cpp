@@ -10,6 +10,8 @@
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
+#include <tessera/detail/forward.hpp>
+
 #include "comm/comm_state.hpp"
 
 namespace tessera {
@@ -215,21 +217,30 @@ void Arguments::check_grad(std::string_view grad) {
 namespace {
 
 Site take_site() { return std::exchange(context().site, CallContext().site); }
-int64_t take_flags() {
-  return std::exchange(context().flags, 0) | (c10::InferenceMode::is_enabled() ? kRecordsNone : 0);
+// As the distance to the forward, which is the same in every step of a loop: so the call repeats the last step's.
+int64_t forward_flags(const Comm& comm) {
+  const Made forward = std::exchange(context().forward, {});
+  if (forward.call == 0) return 0;
+  tessera::detail::CommState& state = comm.state();
+  state.call([] {});  // what was started before has its number then
+  return tessera::detail::Forward{state.last_call() + 1 - forward.call, forward.place}.as_flags();
+}
+int64_t take_flags(const Comm& comm) {
+  const int64_t own = std::exchange(context().flags, 0) | (c10::InferenceMode::is_enabled() ? kRecordsNone : 0);
+  return own | forward_flags(comm);
 }
 
 }  // namespace
 
-tessera::detail::Description Arguments::complete(tessera::detail::Description description) const {
-  description.flags = take_flags();
+tessera::detail::Description Arguments::complete(const Comm& comm, tessera::detail::Description description) const {
+  description.flags = take_flags(comm);
   description.problem = problem_;
   return description;
 }
 
 tessera::detail::Outcome Arguments::execute(Comm& comm, tessera::detail::Description description) {
   const Site site = take_site();
-  description = complete(std::move(description));
+  description = complete(comm, std::move(description));
   Outcome outcome;
   tessera::detail::execute(comm, {&description, 1}, {&outcome, 1}, site);
   settle(comm, outcome.flags, site);
@@ -239,7 +250,7 @@ tessera::detail::Outcome Arguments::execute(Comm& comm, tessera::detail::Descrip
 Tensor Arguments::redistribute(Comm& comm, const Tensor& x, const std::optional<Plan>& plan) {
   if (!plan) return execute(comm, {.op = tessera::detail::OpCode::redistribute}).tensor;
   const Site site = take_site();
-  tessera::detail::RedistributeCall call{.flags = take_flags(), .problem = problem_};
+  tessera::detail::RedistributeCall call{.flags = take_flags(comm), .problem = problem_};
   const Tensor result = tessera::detail::redistribute(comm, x, *plan, call, site);
   settle(comm, call.flags_of_all, site);
   // The result of an operator is never its argument, nor a view of it; and row-major, as compiled code takes it to be.
@@ -252,6 +263,7 @@ Plan Arguments::plan_between(Comm& comm, const Tensor& x, const Layout& from, co
 }
 
 void Arguments::settle(const Comm& comm, const Sizes& flags, const Site& site) {
+  context().made.call = comm.state().last_call();
   int64_t all = 0;
   for (const int64_t of_rank : flags) all |= of_rank;
   context().any_gradient = (all & kNeedsGradient) != 0;

@@ -17,6 +17,12 @@ inline constexpr int64_t kRecordsNone = 2;    // under no_grad(): this rank cann
 inline constexpr int64_t kMeanGradient = 4, kSliceGradient = 8;  // of a gather, where it is not the sum
 inline constexpr int64_t kRecordedElsewhere = 16;  // the front end gives the result its history, on this rank alone
 
+// A call that was made: its number on its communicator, and the place in its list. Zero: none, as only shapes were worked out.
+struct Made {
+  int64_t call = 0;
+  int64_t place = 0;
+};
+
 // Of the operator that runs on this thread; the autograd kernel sets it, the kernel below uses it.
 struct CallContext {
   Site site = {"torch.ops", 0};
@@ -24,6 +30,8 @@ struct CallContext {
   bool forward_mode = false;        // x has a tangent, which would be lost
   bool recorded_elsewhere = false;  // the front end differentiates the result, as it does DTensors
   bool any_gradient = false;        // after the call: whether some rank needs one
+  Made made;                        // after the call
+  Made forward;                     // the call whose gradient this is
 };
 CallContext& context();
 
@@ -52,7 +60,7 @@ class Arguments {
 
   // run() in parts, for several calls with one agreement: with what this rank says of gradients and of its arguments; and
   // after it, what the ranks say of gradients: whether one needs one, and that none is in the way.
-  tessera::detail::Description complete(tessera::detail::Description description) const;
+  tessera::detail::Description complete(const Comm& comm, tessera::detail::Description description) const;
   static void settle(const Comm& comm, const Sizes& flags, const Site& site);
 
  private:

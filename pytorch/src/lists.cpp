@@ -23,13 +23,14 @@ auto run_list(const char* name, const std::vector<at::Tensor>& xs, bool shared, 
       recorded.emplace_back(name, x, shared);
       Arguments in;
       auto description = describe(in, x);
-      batch.push_back(in.complete(std::move(description)));
+      batch.push_back(in.complete(comm, std::move(description)));
     }
     tessera::detail::execute(comm, batch, outcomes, site);
   }
   std::vector<decltype(finish(recorded[0], xs[0], Op::result(std::move(outcomes[0]))))> results;
   for (size_t i = 0; i < xs.size(); ++i) {
     Arguments::settle(comm, outcomes[i].flags, site);
+    context().made.place = static_cast<int64_t>(i);
     results.push_back(finish(recorded[i], xs[i], Op::result(std::move(outcomes[i]))));
   }
   return results;

@@ -22,19 +22,22 @@ double linear(std::string_view op, double factor, std::string_view comm);
 
 class Adjoint : public autograd::Node {
  public:
-  Adjoint(const char* name, Site site, Backward backward) : name_(name), site_(site), backward_(std::move(backward)) {}
+  Adjoint(const char* name, Site site, Made forward, Backward backward)
+      : name_(name), site_(site), forward_(forward), backward_(std::move(backward)) {}
 
   std::string name() const override { return fmt::format("tessera::{}_backward", name_); }
   autograd::variable_list apply(autograd::variable_list&& grads) override {
     // Every rank takes part, also where its own loss does not depend on the result.
     const at::Tensor grad = grads[0].defined() ? grads[0] : input_metadata(0).zeros_like();
     context().site = site_;
+    context().forward = forward_;
     return {backward_(grad)};
   }
 
  private:
   const char* const name_;  // a literal
   const Site site_;
+  const Made forward_;
   const Backward backward_;
 };
 
@@ -49,6 +52,7 @@ class Recorded {
     here.forward_mode |= forward_mode_;  // torch.func.jvp() calls the operator again within, with the value alone
     needed_ = autograd::compute_requires_grad(x);
     here.any_gradient = false;
+    here.made = {};
     here.flags = !shared ? 0 : needed_ ? kNeedsGradient : at::GradMode::is_enabled() ? 0 : kRecordsNone;
     if (here.recorded_elsewhere) here.flags = kNeedsGradient | kRecordedElsewhere;
   }
@@ -65,7 +69,7 @@ class Recorded {
 
   const at::Tensor& attach(const at::Tensor& result, Backward backward) const {
     if (!autograd::isDifferentiableType(result.scalar_type())) return result;
-    auto node = c10::make_intrusive<Adjoint>(name_, site_, std::move(backward));
+    auto node = c10::make_intrusive<Adjoint>(name_, site_, context().made, std::move(backward));
     node->set_next_edges(autograd::collect_next_edges(x_));
     autograd::set_history(result, node);
     return result;

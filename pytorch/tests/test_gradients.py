@@ -126,6 +126,66 @@ def test_the_incoming_gradient_is_left_alone():
     assert tessera.run(2, rank_main) == [([3.0], [1.0], [2.0]), ([3.0], [2.0], [2.0])]
 
 
+def two_gathers(which):
+    """Two gathers alike, and the gradients of both; which(rank, a, b) is the loss."""
+
+    def rank_main(comm):
+        a, b = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+        first, _ = tessera.all_gather(a)
+        second, _ = tessera.all_gather(b)
+        for loss in which(comm.rank, first, second):
+            loss.sum().backward()
+        return a.grad, b.grad
+
+    return rank_main
+
+
+@pytest.mark.parametrize(
+    "which",
+    [
+        lambda rank, a, b: [b if rank else 10 * a],
+        lambda rank, a, b: [b, 10 * a] if rank else [10 * a, b],
+    ],
+    ids=["one each", "another order"],
+)
+def test_gradients_of_different_calls_are_not_added_up(which):
+    lines = "(?s)test_gradients.py:.*the call whose gradient it is is 1 call ago, rank 0 has 2 calls ago.*every rank's loss"
+    with pytest.raises(tessera.MismatchError, match=lines) as raised:
+        tessera.run(2, two_gathers(which))
+    line = two_gathers.__code__.co_firstlineno
+    assert all(f"test_gradients.py:{line + n}" in str(raised.value) for n in (5, 6))
+
+
+def test_gradients_in_the_same_order_are_of_the_same_calls():
+    """Also where other calls came between, in a list, and twice over one graph."""
+
+    def rank_main(comm):
+        a, b = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+        results = []
+        for step in range(3):
+            (first, _), (second, _) = tessera.all_gather([a, b])
+            for _ in range(step):
+                tessera.barrier()
+            loss = (first * (comm.rank + 1)).sum() + (second * 10).sum()
+            loss.backward(retain_graph=True)
+            loss.backward()
+            results.append((a.grad[0].item(), b.grad[0].item()))
+            a.grad = b.grad = None
+        return results
+
+    assert tessera.run(2, rank_main) == [[(6.0, 40.0)] * 3] * 2
+
+
+def test_tensors_of_one_list_are_told_apart():
+    def rank_main(comm):
+        xs = [torch.ones(2, requires_grad=True) for _ in range(2)]
+        (first, _), (second, _) = tessera.all_gather(xs)
+        (second if comm.rank else first).sum().backward()
+
+    with pytest.raises(tessera.MismatchError, match="1 call ago, tensor 2 of its list, rank 0 has 1 call ago"):
+        tessera.run(2, rank_main)
+
+
 def test_max_has_no_gradient_and_says_so():
     def rank_main(comm):
         x = torch.tensor([1.0 + comm.rank], requires_grad=True)

@@ -4,6 +4,8 @@
 #include <map>
 #include <numeric>
 
+#include <tessera/detail/forward.hpp>
+
 namespace tessera {
 namespace {
 
@@ -49,6 +51,16 @@ int64_t dim_from_front(const Statement& s, const Statement& other) {
   return s.dim + static_cast<int64_t>(other.x().shape.size());
 }
 
+std::string text_of(const detail::Forward& forward) {
+  const std::string when = fmt::format("{} call{} ago", forward.calls_ago, forward.calls_ago == 1 ? "" : "s");
+  return forward.place == 0 ? when : fmt::format("{}, tensor {} of its list", when, forward.place + 1);
+}
+
+bool of_other_forwards(const Statement& a, const Statement& b) {
+  const auto mine = detail::Forward::in(a.flags), theirs = detail::Forward::in(b.flags);
+  return mine.known() && theirs.known() && mine != theirs;
+}
+
 // The differences of b from a, which is rank `reference`'s; empty where they
 // agree.
 std::vector<std::string> differences(const Statement& a, const Statement& b, int reference) {
@@ -67,6 +79,10 @@ std::vector<std::string> differences(const Statement& a, const Statement& b, int
     if (!same_bits(a.reduction.factor, b.reduction.factor)) {
       differ("the factor", b.reduction.factor, a.reduction.factor);
     }
+  }
+  if (of_other_forwards(a, b)) {
+    differ("the call whose gradient it is", text_of(detail::Forward::in(b.flags)),
+           text_of(detail::Forward::in(a.flags)));
   }
   if (a.note != b.note) list.push_back(fmt::format("that is not what rank {} says", reference));
   if (!same_bits(a.scale, b.scale)) differ("scale", b.scale, a.scale);
@@ -164,7 +180,12 @@ std::vector<Party> parties(const std::vector<Record>& records, size_t op) {
   return list;
 }
 
-std::string remedy(const Statement& s) {
+std::string remedy(const Statement& s, bool other_forwards) {
+  if (other_forwards) {
+    return "backward() must come to the same calls, in the same order, on every rank: have every result in every "
+           "rank's "
+           "loss.";
+  }
   if (!s.note.empty()) return "Every rank must give the same layouts, meshes and shape.";
   std::vector<std::string> free;
   if (s.has_x) {
@@ -250,8 +271,12 @@ void check_agreement(const CallName& call, const std::vector<Record>& records) {
       text += fmt::format("  operation {} of {}:\n", op + 1, records[0].statements.size());
     const auto groups = parties(records, op);
     text += party_lines(groups, records, op);
-    const size_t reference = static_cast<size_t>(groups[0].ranks[0]);
-    throw_error(ErrorKind::mismatch, text + remedy(records[reference].statements[op]) + " Nothing was moved.");
+    const auto said_by = [&](int r) -> const Statement& { return records[static_cast<size_t>(r)].statements[op]; };
+    const int reference = groups[0].ranks[0];
+    const bool other_forwards = std::any_of(records.begin(), records.end(), [&](const Record& r) {
+      return of_other_forwards(said_by(reference), r.statements[op]);
+    });
+    throw_error(ErrorKind::mismatch, text + remedy(said_by(reference), other_forwards) + " Nothing was moved.");
   }
 }
 

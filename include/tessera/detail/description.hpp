@@ -56,7 +56,9 @@ struct Description {
   Sizes recv_sizes = {};  // all_to_all_v
   bool trusted = false;   // all_gather: without agreement, where the transport can
   int64_t extra[2] = {0, 0};
-  int64_t flags = 0;  // a word for the caller's own use, which may differ: every rank learns those of all
+  // A word for the caller's own use: every rank learns those of all. The low byte may differ; above it is a Forward
+  // (forward.hpp), in which ranks that have one must agree.
+  int64_t flags = 0;
   int64_t stage = 0;  // of several calls from one line that belong together: which
   // redistribute: from which layout to which, and what, as a rank may have no x; the note names both, alike on all ranks.
   // It is its owner's until the call is done.
