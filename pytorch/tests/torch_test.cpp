@@ -138,6 +138,56 @@ TEST(Torch, ATensorThatCannotBeUsedIsToldToEveryRank) {
   });
 }
 
+TEST(Torch, ATensorThatIsNotThereIsToldToEveryRank) {
+  run(2, [](Comm& comm) {
+    const bool lacks = comm.rank() == 1;
+    const at::Tensor x = lacks ? at::Tensor() : at::ones({2, 2}), sizes = at::tensor({1, 1}, at::kLong);
+    EXPECT_THROW(all_gather(comm, x), ShapeError);
+    EXPECT_THROW(all_gather_same(comm, x), Error);
+    EXPECT_THROW(gather_sizes(comm, x), ShapeError);
+    EXPECT_THROW(reduce_scatter(comm, x), ShapeError);
+    EXPECT_THROW(all_reduce(comm, x), ShapeError);
+    EXPECT_THROW(all_to_all(comm, x, 1, 0), ShapeError);
+    EXPECT_THROW(all_to_all_v(comm, x, sizes), ShapeError);
+    EXPECT_THROW(gather(comm, x), ShapeError);
+    EXPECT_THROW(reduce(comm, x), ShapeError);
+    EXPECT_THROW(broadcast(comm, x, 1), ShapeError);
+    EXPECT_THROW(scatter(comm, x, 1), ShapeError);
+    EXPECT_THROW(all_gather(comm, std::vector{x, x}), ShapeError);
+    EXPECT_TRUE(broadcast(comm, x).equal(at::ones({2, 2})));
+  });
+}
+
+TEST(Torch, WithoutDimensionsItIsOneRow) {
+  run(3, [](Comm& comm) {
+    const at::Tensor x = at::scalar_tensor(double(comm.rank()), at::kDouble).requires_grad_();
+    const at::Tensor three = at::arange(3, at::kDouble), one = at::ones({3}, at::kLong);
+    const auto [all, sizes] = all_gather(comm, x);
+    EXPECT_TRUE(all.equal(three));
+    EXPECT_TRUE(sizes.equal(one));
+    all.square().sum().backward();
+    EXPECT_EQ(x.grad().item<double>(), 6 * comm.rank());
+    EXPECT_TRUE(gather_sizes(comm, x).equal(one));
+    EXPECT_TRUE(all_gather(comm, {x, x})[1].tensor.equal(three));
+    EXPECT_EQ(gather(comm, x, 2).tensor.numel(), comm.rank() == 2 ? 3 : 0);
+    EXPECT_EQ(scatter(comm, x).tensor.numel(), comm.rank() == 0 ? 1 : 0);
+  });
+}
+
+TEST(Torch, AllOfOneShapeAsParts) {
+  run(3, [](Comm& comm) {
+    const at::Tensor x = at::full({2, 2}, double(comm.rank()), at::kDouble).t().requires_grad_();
+    const auto parts = all_gather_same(comm, x);
+    ASSERT_EQ(parts.size(), 3u);
+    for (int r = 0; r < 3; ++r) EXPECT_TRUE(parts[size_t(r)].equal(at::full({2, 2}, double(r), at::kDouble)));
+    (parts[1] * (comm.rank() + 1) + parts[2]).sum().backward();
+    const std::vector<double> gradients{0, 24, 12};
+    EXPECT_EQ(x.grad().sum().item<double>(), gradients[size_t(comm.rank())]);
+    EXPECT_EQ(all_gather_same(comm, at::scalar_tensor(1.0))[2].dim(), 0);
+    EXPECT_THROW(all_gather_same(comm, at::ones({2 + comm.rank()})), MismatchError);
+  });
+}
+
 TEST(Torch, OfMetaTensorsTheShapeIsWorkedOut) {
   run(3, [](Comm& comm) {
     const int64_t me = comm.rank();

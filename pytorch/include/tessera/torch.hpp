@@ -29,9 +29,15 @@ struct GatheredTorch {
   at::Tensor sizes;  // int64, one for each rank
 };
 
+// Where a dimension is cut, a tensor without dimensions counts as one row.
 // `sizes`, where it is asked for: int64, one for each rank; undefined: found out, or (of a cut) those of torch.chunk.
 GatheredTorch all_gather(Comm& comm, const at::Tensor& x, int64_t dim = 0, const at::Tensor& sizes = {},
                          GradReduce grad = GradReduce::sum, const Site& site = Site::current());
+// Every rank's x, all of one shape.
+std::vector<at::Tensor> all_gather_same(Comm& comm, const at::Tensor& x, GradReduce grad = GradReduce::sum,
+                                        const Site& site = Site::current());
+// Every rank's extent along dim, as int64. No gradient passes.
+at::Tensor gather_sizes(Comm& comm, const at::Tensor& x, int64_t dim = 0, const Site& site = Site::current());
 at::Tensor reduce_scatter(Comm& comm, const at::Tensor& x, int64_t dim = 0, const at::Tensor& sizes = {},
                           Reduction op = ReduceOp::sum, const Site& site = Site::current());
 at::Tensor all_reduce(Comm& comm, const at::Tensor& x, Reduction op = ReduceOp::sum,
