@@ -73,13 +73,4 @@ class Looks {
   int spins_, yields_;
 };
 
-// Asks for memory that others have read, so that writing to it soon does not wait for each line.
-inline void prefetch_to_write(std::span<const std::byte> memory) {
-#if defined(__x86_64__)
-  for (size_t at = 0; at < memory.size(); at += 64) asm volatile("prefetchw %0" : : "m"(memory[at]));
-#else
-  for (size_t at = 0; at < memory.size(); at += 64) __builtin_prefetch(&memory[at], 1);
-#endif
-}
-
 }  // namespace tessera
