@@ -58,7 +58,8 @@ class Names {
   std::string of(Comm& comm) {
     detail::CommState& state = comm.state();
     std::lock_guard lock(guard_);
-    const std::string stem = fmt::format("{}/{}", state.name(), state.rank());
+    // With the size, as compiled code, which has it built in, is found again by this name.
+    const std::string stem = fmt::format("{}/{} of {}", state.name(), state.rank(), state.size());
     for (int n = 1;; ++n) {
       const std::string name = n == 1 ? stem : fmt::format("{}#{}", stem, n);
       auto& entry = by_name_[name];

@@ -149,8 +149,8 @@ def two_gathers(which):
     ids=["one each", "another order"],
 )
 def test_gradients_of_different_calls_are_not_added_up(which):
-    lines = "(?s)test_gradients.py:.*the call whose gradient it is is 1 call ago, rank 0 has 2 calls ago.*every rank's loss"
-    with pytest.raises(tessera.MismatchError, match=lines) as raised:
+    text = "(?s)the call whose gradient it is is 1 call ago, rank 0 has 2 calls ago.*every rank's loss"
+    with pytest.raises(tessera.MismatchError, match=text) as raised:
         tessera.run(2, two_gathers(which))
     line = two_gathers.__code__.co_firstlineno
     assert all(f"test_gradients.py:{line + n}" in str(raised.value) for n in (5, 6))

@@ -73,8 +73,8 @@ std::vector<GatheredTorch> all_gather(Comm& comm, const std::vector<at::Tensor>&
 std::vector<at::Tensor> all_reduce(Comm& comm, const std::vector<at::Tensor>& xs, Reduction op = ReduceOp::sum,
                                    const Site& site = Site::current());
 
-// The operators torch.ops.tessera.* name a communicator by a string. Local. The name of this one: made from its own name
-// and rank, the same for the same communicator, free again when that is gone. Thread-safe.
+// The operators torch.ops.tessera.* name a communicator by a string. Local. The name of this one: made from its own name,
+// rank and size, the same for the same communicator, free again when that is gone. Thread-safe.
 std::string torch_name(Comm& comm);
 // The communicator of that name. Throws Error where there is none, or none any more. Thread-safe; the Comm is for one
 // thread at a time.
