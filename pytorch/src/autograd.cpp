@@ -226,15 +226,15 @@ at::Tensor embed(const at::Tensor& x, int64_t dim, const at::Tensor& sizes, Opti
 }  // namespace
 
 TORCH_LIBRARY_IMPL(tessera, Autograd, m) {
-  m.impl("all_gather", TORCH_FN(all_gather));
+  m.impl("all_gather", TORCH_FN(call::Listed<all_gather>::run));
   m.impl("gather_sizes", ::torch::CppFunction::makeFallthrough());
   m.impl("reduce_scatter", TORCH_FN(reduce_scatter));
   m.impl("all_reduce", TORCH_FN(all_reduce));
-  m.impl("all_to_all", TORCH_FN(all_to_all));
-  m.impl("all_to_all_v", TORCH_FN(all_to_all_v));
+  m.impl("all_to_all", TORCH_FN(call::Listed<all_to_all>::run));
+  m.impl("all_to_all_v", TORCH_FN(call::Listed<all_to_all_v>::run));
   m.impl("broadcast", TORCH_FN(broadcast));
-  m.impl("scatter", TORCH_FN(scatter));
-  m.impl("gather", TORCH_FN(gather));
+  m.impl("scatter", TORCH_FN(call::Listed<scatter>::run));
+  m.impl("gather", TORCH_FN(call::Listed<gather>::run));
   m.impl("reduce", TORCH_FN(reduce));
   m.impl("split", TORCH_FN(split));
   m.impl("embed", TORCH_FN(embed));

@@ -11,6 +11,19 @@ using Pair = std::tuple<at::Tensor, at::Tensor>;
 using OptionalInt = std::optional<c10::SymInt>;
 using OptionalShape = at::OptionalSymIntArrayRef;
 using Name = std::string_view;
+using List = std::vector<at::Tensor>;
+
+// Two results are a list to the dispatcher.
+inline Pair pair_of(List&& list) { return {std::move(list.at(0)), std::move(list.at(1))}; }
+template <auto fn>
+struct Listed;
+template <class... T, Pair (*fn)(T...)>
+struct Listed<fn> {
+  static List run(T... arguments) {
+    auto [result, sizes] = fn(std::forward<T>(arguments)...);
+    return {std::move(result), std::move(sizes)};
+  }
+};
 
 template <class Signature>
 c10::TypedOperatorHandle<Signature> find(const char* name) {
@@ -20,9 +33,9 @@ c10::TypedOperatorHandle<Signature> find(const char* name) {
 
 inline Pair all_gather(const at::Tensor& x, int64_t dim, const OptionalTensor& sizes, OptionalInt total, Name grad,
                        double scale, Name comm) {
-  static const auto op = find<Pair(const at::Tensor&, int64_t, const OptionalTensor&, OptionalInt, Name, double, Name)>(
+  static const auto op = find<List(const at::Tensor&, int64_t, const OptionalTensor&, OptionalInt, Name, double, Name)>(
       "tessera::all_gather");
-  return op.call(x, dim, sizes, std::move(total), grad, scale, comm);
+  return pair_of(op.call(x, dim, sizes, std::move(total), grad, scale, comm));
 }
 
 inline at::Tensor gather_sizes(const at::Tensor& x, int64_t dim, Name comm) {
@@ -46,17 +59,17 @@ inline at::Tensor all_reduce(const at::Tensor& x, Name op_name, double factor, N
 inline Pair all_to_all(const at::Tensor& x, int64_t split_dim, int64_t concat_dim, const OptionalTensor& sizes,
                        OptionalInt own, OptionalInt total, Name comm) {
   static const auto op =
-      find<Pair(const at::Tensor&, int64_t, int64_t, const OptionalTensor&, OptionalInt, OptionalInt, Name)>(
+      find<List(const at::Tensor&, int64_t, int64_t, const OptionalTensor&, OptionalInt, OptionalInt, Name)>(
           "tessera::all_to_all");
-  return op.call(x, split_dim, concat_dim, sizes, std::move(own), std::move(total), comm);
+  return pair_of(op.call(x, split_dim, concat_dim, sizes, std::move(own), std::move(total), comm));
 }
 
 inline Pair all_to_all_v(const at::Tensor& x, const at::Tensor& send_sizes, const OptionalTensor& recv_sizes,
                          int64_t dim, OptionalInt total, Name comm) {
   static const auto op =
-      find<Pair(const at::Tensor&, const at::Tensor&, const OptionalTensor&, int64_t, OptionalInt, Name)>(
+      find<List(const at::Tensor&, const at::Tensor&, const OptionalTensor&, int64_t, OptionalInt, Name)>(
           "tessera::all_to_all_v");
-  return op.call(x, send_sizes, recv_sizes, dim, std::move(total), comm);
+  return pair_of(op.call(x, send_sizes, recv_sizes, dim, std::move(total), comm));
 }
 
 inline at::Tensor broadcast(const at::Tensor& x, bool given, int64_t root, OptionalShape shape, double scale,
@@ -69,15 +82,15 @@ inline at::Tensor broadcast(const at::Tensor& x, bool given, int64_t root, Optio
 inline Pair scatter(const at::Tensor& x, int64_t root, int64_t dim, const OptionalTensor& sizes, OptionalShape shape,
                     Name comm) {
   static const auto op =
-      find<Pair(const at::Tensor&, int64_t, int64_t, const OptionalTensor&, OptionalShape, Name)>("tessera::scatter");
-  return op.call(x, root, dim, sizes, shape, comm);
+      find<List(const at::Tensor&, int64_t, int64_t, const OptionalTensor&, OptionalShape, Name)>("tessera::scatter");
+  return pair_of(op.call(x, root, dim, sizes, shape, comm));
 }
 
 inline Pair gather(const at::Tensor& x, int64_t root, int64_t dim, const OptionalTensor& sizes, OptionalInt total,
                    Name comm) {
   static const auto op =
-      find<Pair(const at::Tensor&, int64_t, int64_t, const OptionalTensor&, OptionalInt, Name)>("tessera::gather");
-  return op.call(x, root, dim, sizes, std::move(total), comm);
+      find<List(const at::Tensor&, int64_t, int64_t, const OptionalTensor&, OptionalInt, Name)>("tessera::gather");
+  return pair_of(op.call(x, root, dim, sizes, std::move(total), comm));
 }
 
 inline at::Tensor reduce(const at::Tensor& x, int64_t root, Name op_name, double factor, Name comm) {

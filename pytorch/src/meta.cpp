@@ -154,10 +154,14 @@ Pair scatter(const at::Tensor& x, int64_t root, int64_t dim, const OptionalTenso
     const Comm comm = torch_comm(name);
     check_root(root, comm, "scatter");
     if (shape) return pair_of(x, shape->vec(), comm);
-    if (comm.rank() != root) {
-      throw ShapeError("scatter: where shapes are worked out, only the root may call it without the shape of its part");
+    if (comm.rank() == root) {
+      return pair_of(x, resized(x, {{dim, cut_of(std::nullopt, sizes, dim, x, comm, "scatter")}}), comm);
     }
-    return pair_of(x, resized(x, {{dim, cut_of(std::nullopt, sizes, dim, x, comm, "scatter")}}), comm);
+    // Which sizes the root gives is known there alone.
+    if (x.dim() > 0) return pair_of(x, resized(x, {{dim, found(std::nullopt, x, "scatter")}}), comm);
+    throw ShapeError(
+        "scatter: where shapes are worked out, give a tensor of the root's shape and dtype on every rank; its elements "
+        "do not matter");
   });
 }
 
@@ -196,15 +200,15 @@ at::Tensor embed(const at::Tensor& x, int64_t dim, const at::Tensor& sizes, Opti
 }  // namespace
 
 TORCH_LIBRARY_IMPL(tessera, Meta, m) {
-  m.impl("all_gather", TORCH_FN(all_gather));
+  m.impl("all_gather", TORCH_FN(call::Listed<all_gather>::run));
   m.impl("gather_sizes", TORCH_FN(gather_sizes));
   m.impl("reduce_scatter", TORCH_FN(reduce_scatter));
   m.impl("all_reduce", TORCH_FN(all_reduce));
-  m.impl("all_to_all", TORCH_FN(all_to_all));
-  m.impl("all_to_all_v", TORCH_FN(all_to_all_v));
+  m.impl("all_to_all", TORCH_FN(call::Listed<all_to_all>::run));
+  m.impl("all_to_all_v", TORCH_FN(call::Listed<all_to_all_v>::run));
   m.impl("broadcast", TORCH_FN(broadcast));
-  m.impl("scatter", TORCH_FN(scatter));
-  m.impl("gather", TORCH_FN(gather));
+  m.impl("scatter", TORCH_FN(call::Listed<scatter>::run));
+  m.impl("gather", TORCH_FN(call::Listed<gather>::run));
   m.impl("reduce", TORCH_FN(reduce));
   m.impl("split", TORCH_FN(split));
   m.impl("embed", TORCH_FN(embed));

@@ -11,9 +11,9 @@
 namespace tessera::torch_front::on_cpu {
 namespace {
 
-using Pair = std::tuple<at::Tensor, at::Tensor>;
-using OptionalInt = std::optional<c10::SymInt>;
-using OptionalShape = at::OptionalSymIntArrayRef;
+using call::OptionalInt;
+using call::OptionalShape;
+using call::Pair;
 
 Pair pair_of(const Gathered& gathered) { return {to_torch(gathered.tensor), to_tensor(gathered.sizes)}; }
 
@@ -96,14 +96,15 @@ at::Tensor broadcast(const at::Tensor& x, bool given, int64_t root, OptionalShap
   });
 }
 
-// On other ranks than the root x only stands for a tensor, too; one without a dimension stands for none on the root.
-Pair scatter(const at::Tensor& x, int64_t root, int64_t dim, const OptionalTensor& sizes, OptionalShape,
+// One without a dimension stands for none, on the root too; and where the part's shape is known, x does on other ranks.
+Pair scatter(const at::Tensor& x, int64_t root, int64_t dim, const OptionalTensor& sizes, OptionalShape shape,
              std::string_view name) {
   return guarded([&] {
     Comm comm = torch_comm(name);
     Arguments in;
     Scatter op{.root = root, .dim = dim};
-    if (comm.rank() == root && x.dim() > 0) op.x = in.tensor(x), op.sizes = in.sizes(sizes, "sizes");
+    if (x.dim() > 0 && (comm.rank() == root || !shape)) op.x = in.tensor(x);
+    if (comm.rank() == root && x.dim() > 0) op.sizes = in.sizes(sizes, "sizes");
     return pair_of(in.run(comm, std::move(op)));
   });
 }
@@ -154,22 +155,21 @@ at::Tensor embed(const at::Tensor& x, int64_t dim, const at::Tensor& sizes, Opti
 
 }  // namespace
 
+// Two results are a list: torch keeps the order of calls with a size that is found out only where there is one result.
 TORCH_LIBRARY(tessera, m) {
-  m.def(
-      "all_gather(Tensor x, int dim, Tensor? sizes, SymInt? total, str grad, float scale, str comm) -> (Tensor, "
-      "Tensor)");
+  m.def("all_gather(Tensor x, int dim, Tensor? sizes, SymInt? total, str grad, float scale, str comm) -> Tensor[]");
   m.def("gather_sizes(Tensor x, int dim, str comm) -> Tensor");
   m.def("reduce_scatter(Tensor x, int dim, Tensor? sizes, SymInt? own, str op, float factor, str comm) -> Tensor");
   m.def("all_reduce(Tensor x, str op, float factor, str comm) -> Tensor");
   m.def(
       "all_to_all(Tensor x, int split_dim, int concat_dim, Tensor? sizes, SymInt? own, SymInt? total, str comm) -> "
-      "(Tensor, Tensor)");
+      "Tensor[]");
   m.def(
       "all_to_all_v(Tensor x, Tensor send_sizes, Tensor? recv_sizes, int dim, SymInt? total, str comm) -> "
-      "(Tensor, Tensor)");
+      "Tensor[]");
   m.def("broadcast(Tensor x, bool given, int root, SymInt[]? shape, float scale, str comm) -> Tensor");
-  m.def("scatter(Tensor x, int root, int dim, Tensor? sizes, SymInt[]? shape, str comm) -> (Tensor, Tensor)");
-  m.def("gather(Tensor x, int root, int dim, Tensor? sizes, SymInt? total, str comm) -> (Tensor, Tensor)");
+  m.def("scatter(Tensor x, int root, int dim, Tensor? sizes, SymInt[]? shape, str comm) -> Tensor[]");
+  m.def("gather(Tensor x, int root, int dim, Tensor? sizes, SymInt? total, str comm) -> Tensor[]");
   m.def("reduce(Tensor x, int root, str op, float factor, str comm) -> Tensor");
   m.def("split(Tensor x, int dim, Tensor sizes, SymInt? own, str comm) -> Tensor");
   m.def("embed(Tensor x, int dim, Tensor sizes, SymInt? total, str comm) -> Tensor");
@@ -180,15 +180,15 @@ TORCH_LIBRARY(tessera, m) {
 
 namespace {
 void implement(::torch::Library& m) {
-  m.impl("all_gather", TORCH_FN(all_gather));
+  m.impl("all_gather", TORCH_FN(call::Listed<all_gather>::run));
   m.impl("gather_sizes", TORCH_FN(gather_sizes));
   m.impl("reduce_scatter", TORCH_FN(reduce_scatter));
   m.impl("all_reduce", TORCH_FN(all_reduce));
-  m.impl("all_to_all", TORCH_FN(all_to_all));
-  m.impl("all_to_all_v", TORCH_FN(all_to_all_v));
+  m.impl("all_to_all", TORCH_FN(call::Listed<all_to_all>::run));
+  m.impl("all_to_all_v", TORCH_FN(call::Listed<all_to_all_v>::run));
   m.impl("broadcast", TORCH_FN(broadcast));
-  m.impl("scatter", TORCH_FN(scatter));
-  m.impl("gather", TORCH_FN(gather));
+  m.impl("scatter", TORCH_FN(call::Listed<scatter>::run));
+  m.impl("gather", TORCH_FN(call::Listed<gather>::run));
   m.impl("reduce", TORCH_FN(reduce));
   m.impl("split", TORCH_FN(split));
   m.impl("embed", TORCH_FN(embed));

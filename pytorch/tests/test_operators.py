@@ -140,22 +140,26 @@ def test_the_slice_gradient_and_split_compile(alone):
         assert x.grad.unique().tolist() == [1.0]
 
 
-def test_the_other_collectives_compile(alone):
+def test_the_other_collectives_compile():
     def step(x):
-        y = tessera.all_reduce(x, group=alone) + tessera.broadcast(x, group=alone)
-        y = tessera.reduce_scatter(y, group=alone) + tessera.reduce(y, group=alone)
-        y, _ = tessera.all_to_all(y, 1, 0, group=alone)
-        y, _ = tessera.gather(y, group=alone)
-        y, _ = tessera.scatter(y, group=alone)
-        return (y**2).sum()
+        y = tessera.all_reduce(x) + tessera.broadcast(x, 1)
+        y, _ = tessera.all_to_all(y, 1, 0)
+        gathered, _ = tessera.gather(y)
+        part, _ = tessera.scatter(x * 2, 1)
+        results = tessera.reduce(y), tessera.reduce_scatter(y), gathered, part
+        return sum((result**2).sum() for result in results)
 
     fast = torch.compile(step, fullgraph=True, backend="aot_eager", dynamic=True)
-    for rows in (4, 6):
-        x = torch.randn(rows, 2, requires_grad=True)
-        fast(x).backward()
-        same = x.detach().clone().requires_grad_()
-        step(same).backward()
-        torch.testing.assert_close(x.grad, same.grad)
+
+    def rank_main(comm):
+        for rows in (4, 6):
+            x = torch.randn(rows, 2, generator=torch.Generator().manual_seed(comm.rank)).requires_grad_()
+            fast(x).backward()
+            same = x.detach().clone().requires_grad_()
+            step(same).backward()
+            torch.testing.assert_close(x.grad, same.grad)
+
+    tessera.run(2, rank_main, timeout=200)
 
 
 def test_who_overrides_functions_sees_the_operator(alone):

@@ -46,7 +46,7 @@ GatheredTorch all_to_all(Comm& comm, const at::Tensor& x, int64_t split_dim, int
                          const at::Tensor& sizes = {}, const Site& site = Site::current());
 GatheredTorch all_to_all_v(Comm& comm, const at::Tensor& x, const at::Tensor& send_sizes,
                            const at::Tensor& recv_sizes = {}, int64_t dim = 0, const Site& site = Site::current());
-// x: needed on the root only; elsewhere one that is given must fit.
+// x: needed on the root only; elsewhere one that is given must have its shape and dtype.
 at::Tensor broadcast(Comm& comm, const at::Tensor& x, int64_t root = 0, const Site& site = Site::current());
 GatheredTorch scatter(Comm& comm, const at::Tensor& x, int64_t root = 0, int64_t dim = 0, const at::Tensor& sizes = {},
                       const Site& site = Site::current());

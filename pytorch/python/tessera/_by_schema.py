@@ -65,6 +65,7 @@ def call(operator, *arguments):
     checked = [
         _CHECKS[name](name, value) if name in _CHECKS else value for name, value in zip(_names(operator), arguments)
     ]
-    if operator not in _LISTS:
-        return getattr(torch.ops.tessera, operator)(*checked)
-    return getattr(_torch, operator)(*checked)
+    if operator in _LISTS:
+        return getattr(_torch, operator)(*checked)
+    result = getattr(torch.ops.tessera, operator)(*checked)
+    return tuple(result) if isinstance(result, list) else result  # as the short way has pairs

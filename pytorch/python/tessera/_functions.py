@@ -93,7 +93,7 @@ def all_gather(x, dim=0, sizes=None, *, group=None, grad="sum"):
         if sizes is None and _plain(x):
             return _torch.all_gather_list([_rows(each) for each in x], dim, grad, name_of(group))
         return _each(lambda each: all_gather(each, dim, sizes, group=group, grad=grad), x)
-    return _ops().all_gather(_rows(x), dim, _sizes(sizes), None, grad, 1.0, name_of(group))
+    return tuple(_ops().all_gather(_rows(x), dim, _sizes(sizes), None, grad, 1.0, name_of(group)))
 
 
 @_face()
@@ -121,13 +121,13 @@ def all_reduce(x, op="sum", *, group=None):
 @_face()
 def all_to_all(x, split_dim, concat_dim, sizes=None, *, group=None):
     """From a cut along concat_dim to one along split_dim; with the sizes along concat_dim."""
-    return _ops().all_to_all(x, split_dim, concat_dim, _sizes(sizes), None, None, name_of(group))
+    return tuple(_ops().all_to_all(x, split_dim, concat_dim, _sizes(sizes), None, None, name_of(group)))
 
 
 @_face()
 def all_to_all_v(x, send_sizes, recv_sizes=None, dim=0, *, group=None):
     """send_sizes[r] rows of x go to rank r; what came, by sender, and how much from each."""
-    return _ops().all_to_all_v(_rows(x), _sizes(send_sizes), _sizes(recv_sizes), dim, None, name_of(group))
+    return tuple(_ops().all_to_all_v(_rows(x), _sizes(send_sizes), _sizes(recv_sizes), dim, None, name_of(group)))
 
 
 @_face(_none)
@@ -141,14 +141,16 @@ def broadcast(x, root=0, *, group=None):
 
 @_face(_none)
 def scatter(x, root=0, dim=0, sizes=None, *, group=None):
-    """Each rank's cut of the root's x along dim, and the sizes of all cuts. Other ranks give None."""
-    return _ops().scatter(torch.empty(()) if x is None else _rows(x), root, dim, _sizes(sizes), None, name_of(group))
+    """Each rank's cut of the root's x along dim, and the sizes of all cuts. Other ranks give None, or a tensor of that
+    shape, which is only looked at."""
+    x = torch.empty(()) if x is None else _rows(x)
+    return tuple(_ops().scatter(x, root, dim, _sizes(sizes), None, name_of(group)))
 
 
 @_face()
 def gather(x, root=0, dim=0, *, group=None):
     """Every rank's x, concatenated along dim, on the root; elsewhere an empty tensor. With the sizes of all."""
-    return _ops().gather(_rows(x), root, dim, None, None, name_of(group))
+    return tuple(_ops().gather(_rows(x), root, dim, None, None, name_of(group)))
 
 
 @_face()

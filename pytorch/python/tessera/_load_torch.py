@@ -22,7 +22,9 @@ if not built_for_torch:
 if release(torch.__version__) != release(built_for_torch):
     raise ImportError(f"tessera was built for torch {built_for_torch}, this is {torch.__version__}: {_remedy}")
 
-from . import _backend, _torch  # noqa: E402 - only now
+from . import _backend, _order, _torch  # noqa: E402 - only now
+
+_order.keep_calls()
 
 # The two files have what torch wraps its functions in, and the name is that of code which torch.fx writes.
 _site.library_paths += (
