@@ -21,7 +21,11 @@ template <class... T, Pair (*fn)(T...)>
 struct Listed<fn> {
   static List run(T... arguments) {
     auto [result, sizes] = fn(std::forward<T>(arguments)...);
-    return {std::move(result), std::move(sizes)};
+    List list;
+    list.reserve(2);
+    list.push_back(std::move(result));
+    list.push_back(std::move(sizes));
+    return list;
   }
 };
 
