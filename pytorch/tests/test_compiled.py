@@ -64,6 +64,14 @@ def test_another_number_of_ranks_is_another_program():
             assert compiled == eager
 
 
+def test_more_ranks_than_the_compiler_would_compile_for():
+    def step(x):
+        return tessera.all_gather(x)[0] * 2
+
+    fast = torch.compile(step, fullgraph=True, backend="aot_eager", dynamic=True, recompile_limit=64)
+    assert tessera.run(9, lambda comm: len(fast(torch.ones(3, 2))), timeout=200) == [27] * 9
+
+
 def test_where_shapes_are_worked_out_scatter_wants_a_tensor_on_every_rank():
     def rank_main(comm):
         x = torch.empty(5, 2, device="meta")
