@@ -65,6 +65,19 @@ class Comm:
         """The last 64 calls of this rank, in the Chrome trace format."""
         return self._core.chrome_trace()
 
+    # There is one of it in a process: a model that has it may be copied, and the copy talks to the same ranks.
+    def __copy__(self):
+        return self
+
+    def __deepcopy__(self, memo):
+        return self
+
+    def __reduce__(self):
+        raise TypeError(
+            f"{self!r} cannot be pickled or saved: it is this process's. Save what is in it, as a state_dict() or "
+            "ShardedTensor.local and .layout, and give the group again when it is loaded"
+        )
+
     def __repr__(self):
         return f"tessera.Comm(name={self.name!r}, rank={self.rank}, size={self.size})"
 
@@ -94,7 +107,7 @@ def thread_comm():
     return getattr(_local, "comm", None)
 
 
-def comm_of(group):
+def comm_of(group=None):
     """The Comm that a group stands for. With torch, process groups too: see _group."""
     if group is None:
         return thread_comm() or process_comm()
@@ -103,7 +116,7 @@ def comm_of(group):
     return group
 
 
-def rank_and_size(group):
+def rank_and_size(group=None):
     comm = comm_of(group)
     return comm.rank, comm.size
 

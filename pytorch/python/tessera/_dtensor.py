@@ -29,7 +29,7 @@ _THEIRS = {ours: theirs for theirs, ours in _OPS.items()}
 # Meshes ---------------------------------------------------------------------------------------------------------------
 
 # By the default process group, then by ranks: the communicators of meshes that no process group has exactly.
-_mesh_comms = weakref.WeakKeyDictionary()
+_mesh_comms: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 def _ranks_of(meshes):
@@ -137,7 +137,7 @@ def _target_of(spec, mesh, placements, order):
 
 # What the operator is told, and what comes of it.
 _Way = collections.namedtuple("_Way", "shape source target comm spec moves")
-_ways = {}
+_ways: dict = {}
 _ways_world = lambda: None  # noqa: E731 - stands for a weak reference
 _MOST_WAYS = 4096
 
@@ -247,7 +247,7 @@ def _as_tuple(placements):
         raise wrong_type("target", placements, "a list of placements, a Layout or its text") from None
 
 
-_targets = []  # of moves in graphs
+_targets: list = []  # of moves in graphs
 
 
 @_group.constant

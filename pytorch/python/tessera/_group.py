@@ -14,10 +14,10 @@ from ._errors import ArgumentError, ArgumentTypeError
 from .backend import engine_between_hosts, meeting_place
 
 _guard = threading.Lock()
-_locks = weakref.WeakKeyDictionary()
+_locks: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 # By the id of a ProcessGroup: a weak reference to it, and its communicator, or the error with which its ranks failed to
 # come together. A WeakKeyDictionary takes longer to look into than a small gather does.
-_known = {}
+_known: dict = {}
 
 
 def comm_of(group):

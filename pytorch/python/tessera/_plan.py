@@ -6,9 +6,9 @@ from ._core import plan as _plan
 __all__ = ["Layout", "Mesh", "Plan", "Step", "Topology", "plan"]
 
 
-def ends_of(tensor, target):
-    """(source, target, shape, dtype) of a tensor that knows its layout; with torch, _redistribute has more to say."""
-    raise TypeError(f"source is a {type(tensor).__name__}, not a Layout, a DTensor or a ShardedTensor")
+def ends_of(source, target):
+    """(source, target, shape, dtype) of a source that knows its layout; with torch, _redistribute has more to say."""
+    raise TypeError(f"source is a {type(source).__name__}, not a Layout, a DTensor or a ShardedTensor")
 
 
 def layout_on(mesh, target):

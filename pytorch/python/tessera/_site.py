@@ -4,7 +4,7 @@ import os
 import sys
 
 # What begins with these is not the user's: tessera's own folder, and what is of torch, once that is loaded.
-library_paths = (os.path.dirname(os.path.abspath(__file__)) + os.sep,)
+library_paths: tuple[str, ...] = (os.path.dirname(os.path.abspath(__file__)) + os.sep,)
 
 
 def here():

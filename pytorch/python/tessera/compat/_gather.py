@@ -105,5 +105,5 @@ def get_is_distributed():
     return _answer(dist.group.WORLD.group_name if comm is None else comm.name)
 
 
-get_is_distributed.cache_clear = _answer.cache_clear
-get_is_distributed.cache_info = _answer.cache_info
+get_is_distributed.cache_clear = _answer.cache_clear  # type: ignore[attr-defined]
+get_is_distributed.cache_info = _answer.cache_info  # type: ignore[attr-defined]
