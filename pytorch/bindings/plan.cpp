@@ -20,6 +20,8 @@ using List = std::vector<int64_t>;
 
 nb::tuple tuple_of(const Dims& dims) { return nb::tuple(nb::cast(List(dims.begin(), dims.end()))); }
 
+constexpr const char* kNoMesh = "a mesh is its text, as \"dp=2,tp=4\", or a name and a size for each axis";
+
 // "dp=2,tp=4", {"dp": 2, "tp": 4}, or pairs.
 Mesh mesh_of(const nb::object& axes, const std::optional<std::vector<int>>& ranks) {
   if (nb::isinstance<nb::str>(axes)) {
@@ -28,9 +30,11 @@ Mesh mesh_of(const nb::object& axes, const std::optional<std::vector<int>>& rank
   }
   std::vector<MeshAxis> list;
   const nb::object items = nb::isinstance<nb::dict>(axes) ? axes.attr("items")() : axes;
+  if (!nb::isinstance<nb::iterable>(items)) throw nb::type_error(kNoMesh);
   for (const nb::handle item : items) {
-    auto [name, size] = nb::cast<std::pair<std::string, int64_t>>(item);
-    list.push_back({std::move(name), size});
+    std::pair<std::string, int64_t> axis;
+    if (!nb::try_cast(item, axis)) throw nb::type_error(kNoMesh);
+    list.push_back({std::move(axis.first), axis.second});
   }
   return ranks ? Mesh(std::move(list), *ranks) : Mesh(std::move(list));
 }
@@ -42,8 +46,14 @@ Mesh mesh_in(const nb::object& mesh) {
 // "S0,R", or a text for each axis.
 Layout layout_of(const nb::object& mesh, const nb::object& placements) {
   if (nb::isinstance<nb::str>(placements)) return Layout::parse(mesh_in(mesh), nb::cast<std::string>(placements));
-  return Layout::parse(mesh_in(mesh),
-                       fmt::format("{}", fmt::join(nb::cast<std::vector<std::string>>(placements), ",")));
+  std::vector<std::string> texts;
+  if (!nb::try_cast(placements, texts)) {
+    throw nb::type_error(
+        fmt::format("placements is a {}: give a text, as \"S0,R\", or a text for each axis of the mesh",
+                    nb::cast<std::string>(placements.type().attr("__name__")))
+            .c_str());
+  }
+  return Layout::parse(mesh_in(mesh), fmt::format("{}", fmt::join(texts, ",")));
 }
 
 Convention convention_of(const std::string& text) {
@@ -189,6 +199,8 @@ void bind_topology(nb::module_& m) {
            [](Topology& topology, const std::string& text) { new (&topology) Topology(Topology::from_json(text)); });
 }
 
+using StepState = std::tuple<int, std::vector<size_t>, List, List, Layout, Layout, double, int64_t, int64_t>;
+
 void bind_plan(nb::module_& m) {
   nb::class_<Step>(m, "Step")
       .def_prop_ro("kind", [](const Step& step) { return std::string(name(step.kind)); })
@@ -203,8 +215,19 @@ void bind_plan(nb::module_& m) {
       .def_ro("cost_us", &Step::cost_us)
       .def_ro("bytes", &Step::bytes)
       .def_ro("peak_bytes", &Step::peak_bytes)
-      .def("__repr__", [](const Step& step) {
-        return fmt::format("{}: {} to {}, {:.2f} us", name(step.kind), step.before, step.after, step.cost_us);
+      .def("__repr__",
+           [](const Step& step) {
+             return fmt::format("{}: {} to {}, {:.2f} us", name(step.kind), step.before, step.after, step.cost_us);
+           })
+      .def("__getstate__",
+           [](const Step& step) {
+             return std::tuple(static_cast<int>(step.kind), step.axes, step.from_dims, step.to_dims, step.before,
+                               step.after, step.cost_us, step.bytes, step.peak_bytes);
+           })
+      .def("__setstate__", [](Step& step, const StepState& state) {
+        const auto& [kind, axes, from_dims, to_dims, before, after, cost_us, bytes, peak_bytes] = state;
+        new (&step)
+            Step{static_cast<StepKind>(kind), axes, from_dims, to_dims, before, after, cost_us, bytes, peak_bytes};
       });
   nb::class_<Plan>(m, "Plan", nb::dynamic_attr())
       .def_prop_ro("source", &Plan::from)
