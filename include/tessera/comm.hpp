@@ -42,7 +42,7 @@ struct Stats {
 
 // One call of the flight recorder.
 struct CallRecord {
-  int64_t number = 0;  // on its communicator, from 1
+  int64_t number = 0;  // on its communicator, from 1; 0: a message between two ranks
   std::string operation;
   std::string site;
   int64_t bytes_received = 0;
@@ -114,7 +114,7 @@ class Comm {
   Stats stats() const;
   void reset_stats();
 
-  // Local. The last 64 calls of this rank, oldest first; also as a Chrome trace
+  // Local. The last 64 calls and messages of this rank, oldest first; also as a Chrome trace
   // (chrome://tracing, Perfetto).
   std::vector<CallRecord> recent_calls() const;
   std::string chrome_trace() const;

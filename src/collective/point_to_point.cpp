@@ -9,11 +9,21 @@ namespace {
 
 using detail::CommState;
 
+constexpr std::string_view kSendsFirst =
+    "A send waits until its message is received. Where ranks send to each other, let one of each two receive first, or "
+    "start the send (start_send(), isend()) and wait for it after the recv.\n";
+
 // A posted send or receive, seen as a Work's task.
 class PairTask : public detail::Task {
  public:
-  PairTask(std::shared_ptr<CommState> comm, std::unique_ptr<Ticket> ticket, std::string what)
-      : comm_(std::move(comm)), ticket_(std::move(ticket)), what_(std::move(what)) {}
+  // `with`: the peer and the tag, in words.
+  PairTask(std::shared_ptr<CommState> comm, std::unique_ptr<Ticket> ticket, OpCode op, const std::string& with,
+           const Site& site)
+      : comm_(std::move(comm)),
+        ticket_(std::move(ticket)),
+        sends_(op == OpCode::send),
+        what_(fmt::format("{} {} at {}", name(op), with, site_text(site))),
+        recorded_(comm_->begin_message(op, with, site)) {}
   // In a forked child the message is the parent's still, which alone may withdraw it.
   ~PairTask() override {
     if (!comm_->in_forked_child()) return;
@@ -48,10 +58,11 @@ class PairTask : public detail::Task {
         ticket_->wait(deadline);
         count();
       } catch (const PeerTrouble& trouble) {
-        comm_->fail_pair(trouble, what_);
+        comm_->fail_pair(trouble, what_, sends_ ? kSendsFirst : std::string_view());
       }
     } catch (...) {
       error_ = std::current_exception();
+      note_error();
     }
     over_ = true;
   }
@@ -78,12 +89,20 @@ class PairTask : public detail::Task {
     } catch (const Error&) {}
   }
 
+  void note_error() {
+    std::string text;
+    detail::kind_of(error_, text);
+    std::lock_guard lock(comm_->guard());
+    comm_->recorder.end_message(recorded_, 0, text.c_str());
+  }
+
   void count() {
     std::lock_guard lock(comm_->guard());
     Stats& s = comm_->stats;
     ++s.calls;
     const int64_t bytes = ticket_->tensor().bytes();
-    if (what_.starts_with("send")) {
+    comm_->recorder.end_message(recorded_, sends_ ? 0 : bytes, nullptr);
+    if (sends_) {
       s.bytes_sent += bytes;
     } else {
       ++s.messages;
@@ -95,7 +114,9 @@ class PairTask : public detail::Task {
 
   std::shared_ptr<CommState> comm_;
   std::unique_ptr<Ticket> ticket_;
-  std::string what_;
+  const bool sends_;
+  const std::string what_;
+  const int64_t recorded_;
   bool over_ = false;
   bool seen_ = false;
   std::exception_ptr error_;
@@ -113,7 +134,7 @@ std::shared_ptr<PairTask> post_send(Comm& comm, const Tensor& x, int to, int64_t
   check_peer(state, to, "to", false);
   if (!x.defined()) throw ShapeError("send: x is undefined");
   return std::make_shared<PairTask>(state.shared_from_this(), state.transport().post_send(x, to, tag, site_text(site)),
-                                    fmt::format("send to rank {} (tag {}) at {}", to, tag, site_text(site)));
+                                    OpCode::send, fmt::format("to rank {} (tag {})", to, tag), site);
 }
 
 std::shared_ptr<PairTask> post_recv(Comm& comm, int from, int64_t tag, const Tensor& out, const Site& site,
@@ -126,7 +147,7 @@ std::shared_ptr<PairTask> post_recv(Comm& comm, int from, int64_t tag, const Ten
   const std::string source = from == kAnySource ? "any rank" : fmt::format("rank {}", from);
   return std::make_shared<PairTask>(state.shared_from_this(),
                                     state.transport().post_receive(out, from, tag, site_text(site), started),
-                                    fmt::format("recv from {} (tag {}) at {}", source, tag, site_text(site)));
+                                    OpCode::recv, fmt::format("from {} (tag {})", source, tag), site);
 }
 
 }  // namespace

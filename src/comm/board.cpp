@@ -76,6 +76,12 @@ void Board::write_record(const Saying& mine, size_t from, uint64_t call) {
   page.said.store(steps_ + 2, std::memory_order_release);
 }
 
+void Board::note_message(uint64_t call) {
+  std::atomic<uint64_t>& now = slots_[rank_].call;
+  uint64_t last = now.load(std::memory_order_relaxed);
+  while (last / 256 <= call / 256 && !now.compare_exchange_weak(last, call, std::memory_order_relaxed)) {}
+}
+
 Waited Board::announce(const Saying& mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
                        Deadline deadline, int& culprit) {
   records.resize(static_cast<size_t>(size_));

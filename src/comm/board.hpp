@@ -130,6 +130,8 @@ class Board {
   // Counts those that hold the board, from size() down; true for the last.
   bool let_go() { return head_->users.fetch_sub(1, std::memory_order_acq_rel) == 1; }
   uint64_t call_of(int peer) const { return slots_[peer].call.load(std::memory_order_relaxed); }
+  // What this rank is in, beside its announcements: unless it has announced a later call meanwhile.
+  void note_message(uint64_t call);
   bool has_come(int peer) const;
   // Whether a peer has gone on beyond this rank's last step: then that one had
   // come together for somebody at least.

@@ -348,10 +348,13 @@ std::string CommState::where_ranks_are(int64_t call) const {
     const auto op = static_cast<OpCode>(last % 256);
     if (transport_->has_left(r)) {
       text += fmt::format("  rank {}: left: {}\n", r, transport_->farewell(r));
-    } else if (static_cast<int64_t>(last / 256) >= call) {
+    } else if (static_cast<int64_t>(last / 256) >= call && op != OpCode::send && op != OpCode::recv) {
       text += fmt::format("  rank {}: in call #{}, {}\n", r, last / 256, tessera::name(op));
     } else if (last == 0) {
-      text += fmt::format("  rank {}: has made no call yet\n", r);
+      text += fmt::format("  rank {}: has made no collective call yet\n", r);
+    } else if (op == OpCode::send || op == OpCode::recv) {
+      const std::string after = last / 256 == 0 ? "" : fmt::format(", after call #{}", last / 256);
+      text += fmt::format("  rank {}: last seen in {}{}\n", r, tessera::name(op), after);
     } else {
       text += fmt::format("  rank {}: last seen in call #{}, {}\n", r, last / 256, tessera::name(op));
     }
@@ -370,7 +373,7 @@ void CommState::fail(const PeerTrouble& trouble, int64_t call) {
   die(trouble.kind, to_string(call_name(call)), call, missing);
 }
 
-void CommState::fail_pair(const PeerTrouble& trouble, const std::string& what) {
+void CommState::fail_pair(const PeerTrouble& trouble, const std::string& what, std::string_view hint) {
   std::vector<int> missing{trouble.rank};
   if (trouble.rank < 0) {  // any source: nobody came
     missing.clear();
@@ -378,10 +381,18 @@ void CommState::fail_pair(const PeerTrouble& trouble, const std::string& what) {
       if (r != rank_) missing.push_back(r);
     }
   }
-  die(trouble.kind, fmt::format("{} on communicator \"{}\" ({} ranks)", what, name_, size_), calls_ + 1, missing);
+  die(trouble.kind, fmt::format("{} on communicator \"{}\" ({} ranks)", what, name_, size_), calls_ + 1, missing,
+      trouble.kind == PeerTrouble::timed_out ? hint : "");
 }
 
-void CommState::die(PeerTrouble::Kind kind, const std::string& what, int64_t call, const std::vector<int>& missing) {
+int64_t CommState::begin_message(OpCode op, const std::string& with, const Site& site) {
+  transport_->note_message(static_cast<uint64_t>(last_call()) * 256 + static_cast<uint64_t>(op));
+  std::lock_guard lock(guard_);
+  return recorder.begin_message(op, with, site);
+}
+
+void CommState::die(PeerTrouble::Kind kind, const std::string& what, int64_t call, const std::vector<int>& missing,
+                    std::string_view hint) {
   const std::string who = fmt::format("rank{} {}", missing.size() == 1 ? "" : "s", rank_list(missing));
   const bool late = kind == PeerTrouble::timed_out;
   const bool arrived = std::all_of(missing.begin(), missing.end(),
@@ -395,11 +406,9 @@ void CommState::die(PeerTrouble::Kind kind, const std::string& what, int64_t cal
     std::lock_guard lock(guard_);
     history = recorder.summary();
   }
-  const std::string text = fmt::format(
-      "{}: {}\n{}Last calls of rank {}: {}\nThe communicator is "
-      "dead. {}{}.",
-      what, happened, where_ranks_are(call), rank_, history.empty() ? "none" : history, remedy(),
-      late && remedy_.empty() ? "; set_timeout() waits longer" : "");
+  const std::string text = fmt::format("{}: {}\n{}Last calls of rank {}: {}\n{}The communicator is dead. {}{}.", what,
+                                       happened, where_ranks_are(call), rank_, history.empty() ? "none" : history, hint,
+                                       remedy(), late && remedy_.empty() ? "; set_timeout() waits longer" : "");
   const Verdict verdict =
       transport_->abort({static_cast<uint32_t>(late ? ErrorKind::timed_out : ErrorKind::peer_lost), text});
   told_ = true;

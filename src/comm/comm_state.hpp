@@ -106,8 +106,10 @@ class CommState : public std::enable_shared_from_this<CommState> {
   // Makes the error that all ranks see out of a peer that did not come; the
   // communicator is dead then.
   [[noreturn]] void fail(const PeerTrouble& trouble, int64_t call);
-  // The same for a message between two ranks; `what` names it.
-  [[noreturn]] void fail_pair(const PeerTrouble& trouble, const std::string& what);
+  // The same for a message between two ranks; `what` names it, `hint` is a line on how such a thing comes about.
+  [[noreturn]] void fail_pair(const PeerTrouble& trouble, const std::string& what, std::string_view hint);
+  // A message begins, and others see that this rank is in it. Returns what the recorder knows it by.
+  int64_t begin_message(OpCode op, const std::string& with, const Site& site);
   // This rank cannot go on with a call that all agreed on.
   void abort(const std::string& reason);
   void defer(std::exception_ptr error);
@@ -127,7 +129,8 @@ class CommState : public std::enable_shared_from_this<CommState> {
   void work_off();
   bool note_said(Agreement& agreement) const;
   std::string where_ranks_are(int64_t call) const;
-  [[noreturn]] void die(PeerTrouble::Kind kind, const std::string& what, int64_t call, const std::vector<int>& missing);
+  [[noreturn]] void die(PeerTrouble::Kind kind, const std::string& what, int64_t call, const std::vector<int>& missing,
+                        std::string_view hint = {});
 
   std::unique_ptr<Transport> transport_;
   const std::string name_;

@@ -53,6 +53,29 @@ void Recorder::end(int64_t call, int64_t bytes_received, const std::string* sche
   if (error != nullptr) e.error = error;
 }
 
+int64_t Recorder::begin_message(OpCode op, std::string with, const Site& site) {
+  messages_.resize(kRecordedCalls);
+  Message& m = messages_[static_cast<size_t>(++last_message_ % kRecordedCalls)];
+  m.call = last_message_;
+  m.op = op;
+  m.with = std::move(with);
+  m.site = site;
+  m.bytes_received = 0;
+  m.start = ticks_now();
+  m.finished = false;
+  m.error.clear();
+  return m.call;
+}
+
+void Recorder::end_message(int64_t message, int64_t bytes_received, const char* error) {
+  Message& m = messages_[static_cast<size_t>(message % kRecordedCalls)];
+  if (m.call != message) return;  // many began since
+  m.bytes_received = bytes_received;
+  m.end = ticks_now();
+  m.finished = true;
+  if (error != nullptr) m.error = error;
+}
+
 std::vector<CallRecord> Recorder::calls() const {
   // How long a tick is shows over the whole life of the recorder.
   const auto now = std::chrono::steady_clock::now();
@@ -68,6 +91,20 @@ std::vector<CallRecord> Recorder::calls() const {
     list.push_back({e.call, operation_text(e.op, e.batch), site_text(e.site), e.bytes_received, time_of(e.start),
                     time_of(e.finished ? e.end : e.start), e.finished, e.error, e.schedule});
   }
+  for (const Message& m : messages_) {
+    if (m.call == 0) continue;
+    list.push_back({0,
+                    fmt::format("{} {}", name(m.op), m.with),
+                    site_text(m.site),
+                    m.bytes_received,
+                    time_of(m.start),
+                    time_of(m.finished ? m.end : m.start),
+                    m.finished,
+                    m.error,
+                    {}});
+  }
+  std::stable_sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.start < b.start; });
+  if (list.size() > kRecordedCalls) list.erase(list.begin(), list.end() - kRecordedCalls);
   return list;
 }
 
@@ -77,7 +114,9 @@ std::string Recorder::summary() const {
   std::string text;
   for (size_t i = list.size() > kShown ? list.size() - kShown : 0; i < list.size(); ++i) {
     const CallRecord& c = list[i];
-    text += fmt::format("{}#{} {} at {}", text.empty() ? "" : ", ", c.number, c.operation, c.site);
+    if (!text.empty()) text += ", ";
+    if (c.number > 0) text += fmt::format("#{} ", c.number);
+    text += fmt::format("{} at {}", c.operation, c.site);
     if (c.finished && c.error.empty()) text += fmt::format(" ({} bytes)", c.bytes_received);
   }
   return text;

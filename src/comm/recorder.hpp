@@ -29,8 +29,13 @@ class Recorder {
   // `schedule`: in words; null: there was none to choose.
   void end(int64_t call, int64_t bytes_received, const std::string* schedule, const char* error);
 
+  // A message between two ranks, which has no number among the calls; many may be under way at once. What is returned
+  // stands for it at its end.
+  int64_t begin_message(OpCode op, std::string with, const Site& site);
+  void end_message(int64_t message, int64_t bytes_received, const char* error);
+
   std::vector<CallRecord> calls() const;
-  // "#15 all_gather 1024 bytes, #16 barrier", the last few.
+  // "#15 all_gather at train.cpp:41 (1024 bytes), send to rank 1 (tag 0) at train.cpp:42", the last few.
   std::string summary() const;
 
  private:
@@ -44,10 +49,15 @@ class Recorder {
     bool finished = false;
     std::string schedule, error;
   };
+  struct Message : Entry {  // its `call` counts messages
+    std::string with;       // "to rank 1 (tag 0)"
+  };
   Entry& entry(int64_t call) { return entries_[static_cast<size_t>(call % kRecordedCalls)]; }
 
   std::array<Entry, kRecordedCalls> entries_;
   int64_t last_ = 0;
+  std::vector<Message> messages_;  // none before the first
+  int64_t last_message_ = 0;
   const uint64_t born_ticks_ = ticks_now();
   const std::chrono::steady_clock::time_point born_ = std::chrono::steady_clock::now();
 };

@@ -29,6 +29,7 @@ class BoardTransport : public Transport {
   void run(const Move& move, std::span<const Tensor> mine, const PeerTensors& peers, Deadline deadline) override;
   bool aborted() const override { return board_.aborted(); }
   uint64_t call_of(int peer) const override { return board_.call_of(peer); }
+  void note_message(uint64_t call) override { board_.note_message(call); }
   bool has_come(int peer) const override { return board_.has_come(peer); }
   bool has_left(int peer) const override { return board_.has_left(peer); }
   std::string farewell(int peer) const override { return board_.farewell(peer); }

@@ -196,7 +196,7 @@ TEST(RankIsLate, WhoHasMadeNoCallYetIsNamedSo) {
                                       },
                                       {.timeout = kShort});
   EXPECT_EQ(thrown[0], thrown[2]);
-  EXPECT_TRUE(contains(thrown[0].text, "rank 1: has made no call yet")) << thrown[0].text;
+  EXPECT_TRUE(contains(thrown[0].text, "rank 1: has made no collective call yet")) << thrown[0].text;
 }
 
 // A barrier moves nothing, so the late rank finds everything ready for it; it must learn of the verdict all the same.

@@ -155,6 +155,35 @@ TEST(SendRecv, ThatNobodyAnswersTimesOut) {
   EXPECT_TRUE(contains(all.text, "rank 2 did not come within 0.4 s")) << all;
 }
 
+TEST(SendRecv, ARingOfSendsIsToldWhatItWaitsFor) {
+  for (const int ranks : {2, 3, 4, 7}) {
+    for (const bool after_a_call : {false, true}) {
+      std::vector<Thrown> thrown(static_cast<size_t>(ranks));
+      std::atomic<int> ready{0};
+      run(ranks, [&](Comm& comm) {
+        if (after_a_call) comm.barrier();
+        ++ready;
+        wait_until(ready, ranks);
+        comm.set_timeout(milliseconds(400));
+        const auto mine = [&] { send(comm, number(1), (comm.rank() + 1) % comm.size(), 5); };
+        thrown[static_cast<size_t>(comm.rank())] = thrown_by(mine);
+        EXPECT_FALSE(comm.recent_calls().back().error.empty());
+      });
+      const Thrown all = same_for_all(thrown);
+      EXPECT_EQ(all.type, "TimeoutError");
+      EXPECT_TRUE(contains(all.text, "A send waits until its message is received.")) << all;
+      EXPECT_TRUE(contains(all.text, "start_send()")) << all;
+      for (int r = 0; r < ranks; ++r) {
+        const std::string seen =
+            fmt::format("rank {}: last seen in send{}\n", r, after_a_call ? ", after call #1" : "");
+        EXPECT_TRUE(contains(all.text, seen)) << all;
+      }
+      EXPECT_TRUE(contains(all.text, "(tag 5) at point_to_point_test.cpp:")) << all;
+      EXPECT_FALSE(contains(all.text, ": none")) << all;
+    }
+  }
+}
+
 TEST(SendRecv, FromAnybodyNamesEverybodyWhoDidNotCome) {
   std::atomic<bool> out{false};
   run(3, [&](Comm& comm) {

@@ -53,6 +53,56 @@ TEST(Recorder, ShowsTheCallersLine) {
   });
 }
 
+TEST(Recorder, KeepsMessagesAmongTheCalls) {
+  run(2, [](Comm& comm) {
+    const Tensor x = Tensor::full(DType::i32, {3}, 0);
+    comm.barrier();
+    const int line = __LINE__ + 1;
+    if (comm.rank() == 0) send(comm, x, 1, 7);
+    else recv(comm, kAnySource, 7);
+    comm.barrier();
+    auto calls = comm.recent_calls();
+    ASSERT_EQ(calls.size(), 3u);
+    EXPECT_EQ(calls[0].number, 1);
+    EXPECT_EQ(calls[1].number, 0);
+    EXPECT_EQ(calls[2].number, 2);
+    EXPECT_EQ(calls[1].operation, comm.rank() == 0 ? "send to rank 1 (tag 7)" : "recv from any rank (tag 7)");
+    EXPECT_EQ(calls[1].site, fmt::format("recorder_test.cpp:{}", line + comm.rank()));
+    EXPECT_EQ(calls[1].bytes_received, comm.rank() == 0 ? 0 : 12);
+    EXPECT_TRUE(calls[1].finished);
+    EXPECT_TRUE(calls[1].error.empty());
+    EXPECT_NE(comm.chrome_trace().find("(tag 7)"), std::string::npos);
+    // Many of both: the last 64 of all, in order.
+    for (int i = 0; i < 100; ++i) {
+      if (comm.rank() == 0) send(comm, x, 1);
+      else recv(comm, 0);
+      comm.barrier();
+    }
+    calls = comm.recent_calls();
+    ASSERT_EQ(calls.size(), 64u);
+    for (size_t k = 0; k < calls.size(); ++k) {
+      EXPECT_EQ(calls[k].number, k % 2 == 0 ? 0 : 71 + static_cast<int64_t>(k) / 2);
+      EXPECT_LE(k == 0 ? calls[k].start : calls[k - 1].end, calls[k].start);
+    }
+  });
+}
+
+// More are under way than are kept: the end of one that is gone changes none of the others.
+TEST(Recorder, ForgetsMessagesThatAreStillUnderWay) {
+  run(1, [](Comm& comm) {
+    std::vector<Work> sends;
+    for (int i = 0; i < 70; ++i) sends.push_back(start_send(comm, number(i), 0));
+    for (int i = 0; i < 5; ++i) {
+      recv(comm, 0);
+      sends[static_cast<size_t>(i)].wait();
+    }
+    const auto calls = comm.recent_calls();
+    ASSERT_EQ(calls.size(), 64u);
+    EXPECT_EQ(std::count_if(calls.begin(), calls.end(), [](const auto& call) { return call.finished; }), 5);
+    for (int i = 5; i < 70; ++i) recv(comm, 0);
+  });
+}
+
 TEST(Recorder, KeepsErrors) {
   run(2, [](Comm& comm) {
     const Thrown thrown = thrown_by([&] { all_gather(comm, Tensor::full(DType::i32, {1, comm.rank() + 1}, 0)); });

@@ -48,6 +48,7 @@ class HostedTransport : public Transport {
   Verdict abort(const Verdict& verdict) noexcept override;
   bool aborted() const override;
   uint64_t call_of(int peer) const override;
+  void note_message(uint64_t call) override { host_->note_message(call); }
   bool has_come(int peer) const override;
   bool has_left(int peer) const override;
   std::string farewell(int peer) const override;
