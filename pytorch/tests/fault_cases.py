@@ -155,6 +155,12 @@ def other_dtype(who, rank):
     return who.gather(x)[0].tolist()
 
 
+def other_shape(who, rank):
+    """As many rows, and bytes, of one dtype on both ranks."""
+    x = torch.arange(16.0).reshape((2, 2, 4) if rank == 0 else (2, 4, 2))
+    return list(who.gather(x)[0].shape)
+
+
 def scalar(who, rank):
     return who.gather(torch.tensor(float(rank)))[0].tolist()
 
@@ -181,6 +187,7 @@ CASES = {
     "made_before": (made_before, 2),
     "wrong_sizes": (wrong_sizes, 2),
     "other_dtype": (other_dtype, 2),
+    "other_shape": (other_shape, 2),
     "scalar": (scalar, 2),
     "all_to_all": (all_to_all, 4),
 }

@@ -90,6 +90,12 @@ def test_6_ranks_that_differ_in_dtype(outcomes):
     assert all(not isinstance(rank, str) and rank != [[1.0] * len(rank[0])] * 4 for rank in theirs)  # garbage
 
 
+def test_6_ranks_that_differ_in_shape(outcomes):
+    ours, theirs = both(outcomes, "other_shape")
+    assert all(rank.startswith("MismatchError") and "dim 1 is 4, rank 0 has 2" in rank for rank in ours)
+    assert theirs == [[4, 2, 4], [4, 4, 2]]  # each takes the other's rows for such as its own
+
+
 def test_7_a_scalar(outcomes):
     ours, theirs = both(outcomes, "scalar")
     assert ours == [[0.0, 1.0]] * 2

@@ -169,12 +169,23 @@ def usage():
         return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")), len(maps.readlines()), resident
 
 
-def _again_and_again(rank, size, folder, times):
+def _reduce_by_c10d(size):
+    t = torch.ones(1000)
+    dist.all_reduce(t, async_op=True).wait()
+    assert t[0] == size
+
+
+def _gather_and_back(size):
+    x = torch.ones(1000, requires_grad=True)
+    gathered, _ = tessera.all_gather(x)
+    gathered.sum().backward()
+    assert x.grad[0] == size
+
+
+def _again_and_again(rank, size, folder, backend, use, times):
     def once(i):
-        start_group(rank, size, os.path.join(folder, f"store{i}"))
-        t = torch.ones(1000)
-        dist.all_reduce(t, async_op=True).wait()
-        assert t[0] == size
+        start_group(rank, size, os.path.join(folder, f"store{i}"), backend)
+        use(size)
         dist.destroy_process_group()
 
     for i in range(10):
@@ -185,8 +196,11 @@ def _again_and_again(rank, size, folder, times):
     return before, usage()
 
 
-def test_groups_start_and_stop_without_a_leak(tmp_path):
-    for before, after in run_ranks(2, _again_and_again, str(tmp_path), 1000, backend=None, limit_s=600):
+@pytest.mark.parametrize(
+    "backend, use, times", [("tessera", _reduce_by_c10d, 1000), ("gloo", _gather_and_back, 300)], ids=["c10d", "gloo"]
+)
+def test_groups_start_and_stop_without_a_leak(tmp_path, backend, use, times):
+    for before, after in run_ranks(2, _again_and_again, str(tmp_path), backend, use, times, backend=None, limit_s=600):
         assert after[:2] == before[:2], "descriptors, threads"
         assert after[2] <= before[2] + 10, "mappings"
         assert after[3] <= before[3] + 20_000, "KiB of memory"
@@ -260,10 +274,31 @@ def test_torchrun_and_again_with_the_same_store(tmp_path):
     assert done.returncode == 0 and done.stdout.count("fine") == 2, done.stderr
 
 
-def test_nothing_stays_in_dev_shm():
-    before = sorted(os.listdir("/dev/shm"))
-    run_ranks(3, _killed, False, may_die=[1])
-    left = [name for name in sorted(os.listdir("/dev/shm")) if name not in before and "tessera" in name]
+def shared_memory():
+    """(descriptors, mappings) of this process that are of tessera's memory, which has no name in any file system."""
+    gc.collect()
+    opened = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+    with open("/proc/self/maps") as maps:
+        return sum("memfd:tessera" in path for path in opened), sum("memfd:tessera" in line for line in maps)
+
+
+def _killed_with_memory(rank, size, folder):
+    before = shared_memory()
+    start_group(rank, size, os.path.join(folder, "store"))
+    dist.all_reduce(torch.ones(1_000_000))
+    within = shared_memory()
+    _killed(rank, size, False)
+    dist.destroy_process_group()
+    return before, within, shared_memory()
+
+
+def test_nothing_stays_behind_of_a_killed_rank(tmp_path):
+    before = set(os.listdir("/dev/shm"))
+    reports = run_ranks(3, _killed_with_memory, str(tmp_path), backend=None, may_die=[1])
+    for at_first, within, at_last in (reports[0], reports[2]):
+        assert at_first == at_last == (0, 0) and within[1] > 0, (at_first, within, at_last)
+    # Python's own semaphores come and go.
+    left = {name for name in os.listdir("/dev/shm") if not name.startswith("sem.mp-")} - before
     assert not left
 
 
