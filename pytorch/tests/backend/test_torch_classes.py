@@ -10,7 +10,7 @@ pytest.importorskip("expecttest", reason="torch.testing._internal needs it")
 
 from ranks import forked_process  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor  # noqa: E402
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor  # noqa: E402
 from torch.testing._internal.distributed._tensor.common_dtensor import DTensorTestBase, with_comms  # noqa: E402
 
 
@@ -34,16 +34,30 @@ class Redistribution(OnTessera):
     __test__ = True
 
     def check_pairs(self, mesh, shapes):
-        placements = list(itertools.product([Shard(0), Shard(1), Replicate()], repeat=mesh.ndim))
+        """Values, and gradients: DTensor's are global, so that of `weights * x` is `weights`, however x lies."""
+        kinds = [Shard(0), Shard(1), Replicate(), Partial()]
+        sources = list(itertools.product(kinds, repeat=mesh.ndim))
+        targets = list(itertools.product(kinds[:-1], repeat=mesh.ndim))  # DTensor moves nothing to a pending sum
         for shape in shapes:
-            whole = torch.randn(shape, generator=torch.Generator().manual_seed(5))
-            for source, target in itertools.product(placements, repeat=2):
-                there = distribute_tensor(whole, mesh, source).requires_grad_()
+            generator = torch.Generator().manual_seed(5)
+            whole, weights = (torch.randn(shape, generator=generator) for _ in range(2))
+            for source, target in itertools.product(sources, targets):
+                there = self.parts_of(whole, mesh, source).requires_grad_()
                 moved = there.redistribute(mesh, target)
                 self.assertEqual(moved.placements, tuple(target))
-                self.assertEqual(moved.to_local(), distribute_tensor(whole, mesh, target).to_local())
-                moved.to_local().sum().backward()  # the gradient goes the way back
-                self.assertEqual(there.grad.to_local().shape, there.to_local().shape)
+                self.assertEqual(moved.full_tensor(), whole)
+                moved.backward(distribute_tensor(weights, mesh, target))
+                self.assertEqual(there.grad.full_tensor(), weights, msg=f"{source} to {target} of {shape}")
+
+    def parts_of(self, whole, mesh, placements):
+        """As distribute_tensor() has it, which makes no pending sums: here the terms of one along an axis of n ranks are
+        1, 2, …, n parts of their sum."""
+        share = 1.0
+        for size, at, placement in zip(mesh.shape, mesh.get_coordinate(), placements):
+            share *= (at + 1) / (size * (size + 1) / 2) if placement.is_partial() else 1
+        plain = [Replicate() if placement.is_partial() else placement for placement in placements]
+        local = distribute_tensor(whole, mesh, plain).to_local() * share
+        return DTensor.from_local(local, mesh, placements, run_check=False, shape=whole.shape, stride=whole.stride())
 
     @with_comms
     def test_all_pairs_on_one_axis(self):
