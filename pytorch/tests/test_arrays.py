@@ -1,5 +1,6 @@
 """NumPy arrays and whatever has __dlpack__; and the package without torch."""
 
+import re
 import subprocess
 import sys
 
@@ -109,3 +110,15 @@ def test_errors():
             tessera.all_gather(numpy.zeros((1, 2 + comm.rank)))
 
     tessera.run(2, rank_main)
+
+
+@pytest.mark.parametrize("x", [numpy.ones(2), torch.ones(2)], ids=["numpy", "torch"])
+def test_ranks_that_all_send_first_are_told_so(x):
+    def rank_main(comm):
+        with pytest.raises(tessera.TimeoutError, match="A send waits until its message is received") as raised:
+            tessera.send(x, (comm.rank + 1) % comm.size)
+        assert re.search(r"Last calls of rank \d: send to rank \d \(tag 0\) at test_arrays.py:\d+\n", str(raised.value))
+        assert all(f"rank {rank}: last seen in send" in str(raised.value) for rank in range(comm.size))
+        assert "send to rank" in comm.chrome_trace()
+
+    tessera.run(3, rank_main, timeout=1.0)
