@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/functions/utils.h>
 
 #include "border.hpp"
+#include "comm/recorder.hpp"
 
 namespace tessera::torch_front {
 
@@ -65,6 +66,16 @@ class Recorded {
   bool wanted() const {
     if (forward_mode_) throw no_forward_mode();
     return needed_ || (shared_ && context().any_gradient && at::GradMode::is_enabled());
+  }
+
+  // What fn() works out for the way back. Where there is none, the error says which call is meant.
+  template <class Fn>
+  auto way_back(const std::string& comm, Fn&& fn) const {
+    try {
+      return fn();
+    } catch (const Error& error) {
+      throw Error(fmt::format("{} on communicator \"{}\" at {}: {}", name_, comm, site_text(site_), error.what()));
+    }
   }
 
   const at::Tensor& attach(const at::Tensor& result, Backward backward) const {

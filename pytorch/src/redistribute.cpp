@@ -166,8 +166,10 @@ at::Tensor redistribute_with_gradient(const at::Tensor& x, c10::SymIntArrayRef s
       return call::redistribute(x, shape, source, target, plan, scale, convention, comm);
     }();
     if (!recorded.wanted()) return result;
-    return recorded.attach(result, [=, back = back_of(source, target, plan, convention), extents = shape.vec(),
-                                    kind = std::string(convention), name = std::string(comm)](const at::Tensor& g) {
+    const Back back =
+        recorded.way_back(torch_comm(comm).name(), [&] { return back_of(source, target, plan, convention); });
+    return recorded.attach(result, [=, extents = shape.vec(), kind = std::string(convention),
+                                    name = std::string(comm)](const at::Tensor& g) {
       return call::redistribute(g, extents, back.source, back.target, back.plan, scale * back.factor, kind, name);
     });
   });
@@ -194,11 +196,11 @@ at::Tensor redistribute(Comm& comm, const at::Tensor& x, const Plan& plan, Conve
   if (!recorded.wanted()) return result;
   // Of a rank that has no part of it: something with a history, by which it comes to the gradient's move.
   if (!result.defined()) result = to_torch(Tensor::empty(plan.dtype(), {0}));
-  return recorded.attach(result,
-                         [name = torch_name(comm), back = plan.adjoint(convention), convention](const at::Tensor& g) {
-                           Comm again = torch_comm(name);
-                           return redistribute(again, g, back, convention, torch_front::context().site);
-                         });
+  const Plan back = recorded.way_back(comm.name(), [&] { return plan.adjoint(convention); });
+  return recorded.attach(result, [name = torch_name(comm), back, convention](const at::Tensor& g) {
+    Comm again = torch_comm(name);
+    return redistribute(again, g, back, convention, torch_front::context().site);
+  });
 }
 
 at::Tensor redistribute(Comm& comm, const at::Tensor& x, const Layout& from, const Layout& to, Convention convention,
