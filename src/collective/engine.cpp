@@ -462,9 +462,9 @@ void run_batch(CommState& state, std::span<const Description> batch, std::span<O
 
 }  // namespace
 
-void execute_now(CommState& state, const Description& description, Outcome& outcome, const Site& site) {
+void execute_now(CommState& state, const Asked& asked, Outcome& outcome, const Site& site) {
   state.check_usable();
-  run_batch(state, {&description, 1}, {&outcome, 1}, site);
+  Engine(state, &asked, {}, {&outcome, 1}, site).run();
 }
 
 void execute(Comm& comm, std::span<const Description> batch, std::span<Outcome> outcomes, const Site& site) {

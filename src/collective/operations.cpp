@@ -25,17 +25,18 @@ Asked Asked::by(const Description& d) {
 }
 
 Description Asked::describe() const {
-  if (whole != nullptr) return *whole;
-  return {.op = op,
-          .x = *x,
-          .out = out == nullptr ? Tensor() : *out,
-          .dim = dim,
-          .split_dim = split_dim,
-          .root = root,
-          .reduction = reduction,
-          .scale = scale,
-          .sizes = sizes == nullptr ? Sizes() : *sizes,
-          .recv_sizes = recv_sizes == nullptr ? Sizes() : *recv_sizes};
+  Description d = whole == nullptr ? Description() : *whole;
+  d.op = op;
+  d.x = *x;
+  d.out = out == nullptr ? Tensor() : *out;
+  d.dim = dim;
+  d.split_dim = split_dim;
+  d.root = root;
+  d.reduction = reduction;
+  d.scale = scale;
+  d.sizes = sizes == nullptr ? Sizes() : *sizes;
+  d.recv_sizes = recv_sizes == nullptr ? Sizes() : *recv_sizes;
+  return d;
 }
 
 void detail::refuse(Comm& comm, OpCode op, const std::exception_ptr& problem, const Site& site) {

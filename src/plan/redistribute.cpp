@@ -20,12 +20,19 @@ using detail::Description;
 using detail::OpCode;
 using detail::Outcome;
 
-// One rank's way through the steps.
+// One rank's way through the steps, to the outcome.
 class Execution {
  public:
-  Execution(CommState& comm, const Plan& plan, const Tensor& x, const Tensor& out, const Site& site,
+  Execution(CommState& comm, const Plan& plan, const Tensor& x, const Tensor& out, const Site& site, Outcome& outcome,
             const detail::RedistributeCall* call = nullptr)
-      : comm_(comm), plan_(plan), role_(plan.role(comm.rank())), x_(x), out_(out), site_(site), now_(&x) {
+      : comm_(comm),
+        plan_(plan),
+        role_(plan.role(comm.rank())),
+        x_(x),
+        out_(out),
+        site_(site),
+        now_(&x),
+        outcome_(outcome) {
     if (call == nullptr) return;
     flags_ = call->flags;
     problem_ = call->problem;
@@ -33,7 +40,7 @@ class Execution {
   Execution(const Execution&) = delete;
   Execution& operator=(const Execution&) = delete;
 
-  Tensor run() {
+  void run() {
     if (out_.defined()) attempt([&] { check_out(); });
     if (!role_.moves) agree();
     for (const Stage& stage : role_.stages) {
@@ -43,9 +50,8 @@ class Execution {
     }
     finish();
     if (problem_ != nullptr) std::rethrow_exception(problem_);
-    return now_ == &x_ ? x_ : std::move(outcome_.tensor);
+    if (now_ == &x_) have(x_);
   }
-  Sizes& flags_of_all() { return outcome_.flags; }
 
  private:
   using Stage = detail::Role::Stage;
@@ -61,8 +67,7 @@ class Execution {
     }
   }
 
-  // What this rank has now; it is let go of.
-  Tensor take() { return now_ == &x_ ? x_ : std::move(outcome_.tensor); }
+  // What this rank has from now on.
   void have(Tensor tensor) {
     outcome_.tensor = std::move(tensor);
     now_ = &outcome_.tensor;
@@ -77,15 +82,21 @@ class Execution {
       }
       check_part(plan_.from(), role_.from);
     });
+    const Description same{.op = OpCode::redistribute, .note = &plan_.text(), .dtype = plan_.dtype()};
     Outcome nothing;
-    say({.op = OpCode::redistribute, .note = &plan_.text(), .dtype = plan_.dtype()}, nothing);
+    say({.op = same.op, .x = &same.x, .whole = &same}, nothing);
     outcome_.flags = std::move(nothing.flags);
   }
 
-  void say(Description&& description, Outcome& outcome) {
-    description.problem = problem_;
-    description.flags = flags_;
-    detail::execute_now(comm_, description, outcome, site_);
+  void say(detail::Asked asked, Outcome& outcome) {
+    std::optional<Description> whole;
+    if (flags_ != 0 || problem_ != nullptr) {
+      whole = *asked.whole;
+      whole->flags = flags_;
+      whole->problem = problem_;
+      asked.whole = &*whole;
+    }
+    detail::execute_now(comm_, asked, outcome, site_);
   }
 
   void check_out() const {
@@ -117,24 +128,23 @@ class Execution {
     // Of several terms, peers read what this rank would write over.
     placed_ =
         stage.last && !stage.embeds && !(out_.defined() && stage.exchange->terms() > 1 && may_overlap(out_, *now_));
-    Description description{.op = OpCode::redistribute,
-                            .scale = scaled_ ? plan_.scale() : 1,
-                            .stage = static_cast<int64_t>(stage.number),
-                            .exchange = &stage.exchange,
-                            .note = &stage.text,
-                            .dtype = plan_.dtype()};
-    if (sums_.defined()) description.out = std::exchange(sums_, {});
-    else if (whole_.defined()) description.out = std::exchange(whole_, {});
-    else if (placed_ && out_.defined() && stage.after) description.out = out_;
     if (stage.embeds) {
       attempt([&] {
-        description.out =
-            comm_.transport().allocate(plan_.dtype(), stage.after->extent);  // not the caller's memory, which may be x
-        fill_identity(description.out, *stage.exchange->to().pending());
+        whole_ = comm_.transport().allocate(plan_.dtype(), stage.after->extent);  // not the caller's, which may be x
+        fill_identity(whole_, *stage.exchange->to().pending());
       });
     }
-    description.x = take();
-    say(std::move(description), outcome_);
+    Tensor* const own = sums_.defined() ? &sums_ : whole_.defined() ? &whole_ : nullptr;
+    const Tensor* const callers = placed_ && out_.defined() && stage.after ? &out_ : nullptr;
+    std::optional<Tensor> before;  // what the last step left: the outcome takes its place
+    if (now_ != &x_) before = std::move(outcome_.tensor);
+    say({.op = OpCode::redistribute,
+         .x = before ? &*before : &x_,
+         .out = own != nullptr ? own : callers,
+         .scale = scaled_ ? plan_.scale() : 1,
+         .whole = &stage.said},
+        outcome_);
+    if (own != nullptr) *own = {};
     now_ = &outcome_.tensor;
   }
 
@@ -195,7 +205,7 @@ class Execution {
   const Site& site_;
   int64_t flags_ = 0;
   const Tensor* now_;  // what this rank has: x, or what the last step has left
-  Outcome outcome_;
+  Outcome& outcome_;
   Tensor whole_, sums_;  // where the next moves write, if that is settled: first to the sums, then to the whole
   bool scaled_ = false, placed_ = false;  // by the last step
   std::exception_ptr problem_;
@@ -205,30 +215,26 @@ class Execution {
 
 Tensor redistribute(Comm& comm, const Tensor& x, const Plan& plan, const Tensor& out, const Site& site) {
   CommState& state = comm.state();
-  Tensor result;
-  state.call([&] { result = Execution(state, plan, x, out, site).run(); });
-  return result;
+  Outcome outcome;
+  state.call([&] { Execution(state, plan, x, out, site, outcome).run(); });
+  return std::move(outcome.tensor);
 }
 
 Tensor detail::redistribute(Comm& comm, const Tensor& x, const Plan& plan, RedistributeCall& call, const Site& site) {
   CommState& state = comm.state();
-  Tensor result;
-  state.call([&] {
-    const Tensor none;
-    Execution execution(state, plan, x, none, site, &call);
-    result = execution.run();
-    call.flags_of_all = std::move(execution.flags_of_all());
-  });
-  return result;
+  Outcome outcome;
+  state.call([&] { Execution(state, plan, x, {}, site, outcome, &call).run(); });
+  call.flags_of_all = std::move(outcome.flags);
+  return std::move(outcome.tensor);
 }
 
 WorkOf<Tensor> start_redistribute(Comm& comm, const Tensor& x, const Plan& plan, const Tensor& out, const Site& site) {
   CommState& state = comm.state();
   state.check_open();
-  auto result = std::make_shared<Tensor>();
+  auto outcome = std::make_shared<Outcome>();
   auto task =
-      state.submit([&state, result, x, plan, out, site] { *result = Execution(state, plan, x, out, site).run(); });
-  return {std::move(task), [result] { return std::move(*result); }};
+      state.submit([&state, outcome, x, plan, out, site] { Execution(state, plan, x, out, site, *outcome).run(); });
+  return {std::move(task), [outcome] { return std::move(outcome->tensor); }};
 }
 
 namespace {

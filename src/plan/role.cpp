@@ -20,7 +20,7 @@ Role::Role(const Plan& plan, int of_rank)
     const auto& list = plan.stages(i);
     for (size_t k = 0; k < list.size(); ++k) {
       const Exchange& exchange = *list[k].exchange;
-      Stage& stage = stages.emplace_back(Stage{steps[i], list[k].exchange, list[k].text, stages.size()});
+      Stage& stage = stages.emplace_back(steps[i], list[k].exchange, list[k].text, stages.size());
       stage.first = i == 0;
       stage.last = i + 1 == steps.size() && k + 1 == list.size();
       stage.halves = i == 0 && k == 0 && list.size() == 2;
@@ -30,6 +30,11 @@ Role::Role(const Plan& plan, int of_rank)
       stage.after = exchange.to().box(plan.shape(), rank);
       stage.embeds = stage.after && exchange.to().pending() && exchange.embeds(rank);
       if (steps[i].kind == StepKind::embed) stage.stays = exchange.receives(rank);
+      stage.said = {.op = OpCode::redistribute,
+                    .stage = static_cast<int64_t>(stage.number),
+                    .exchange = &stage.exchange,
+                    .note = &stage.text,
+                    .dtype = plan.dtype()};
       moves = moves || !stage.is_local;
     }
   }

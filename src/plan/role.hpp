@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include <tessera/detail/description.hpp>
 #include <tessera/plan.hpp>
 
 namespace tessera::detail {
@@ -23,6 +24,7 @@ struct Role {
     std::optional<Box> before = {}, after = {};  // the rank's parts
     bool embeds = false;                         // what it gets stands among the identity of what becomes pending
     std::vector<Overlap> stays = {};             // of an embed step: which boxes stay
+    Description said = {};                       // what is the same in every call
   };
 
   Role(const Plan& plan, int of_rank);

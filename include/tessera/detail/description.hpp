@@ -82,7 +82,7 @@ struct Asked {
   double scale = 1;
   const Sizes* sizes = nullptr;  // null: none
   const Sizes* recv_sizes = nullptr;
-  const Description* whole = nullptr;  // where it has more fields than these
+  const Description* whole = nullptr;  // where it has more fields than these, which stand here all the same
 
   static Asked by(const Description& description);
   Description describe() const;
@@ -108,7 +108,7 @@ OpCode find_op(std::string_view name);
 // Comm::split(), with a name for the new communicator.
 Comm split(Comm& comm, int64_t color, int64_t key, const std::string& name, const Site& site);
 // One of several that belong together, from within CommState::call() or the worker.
-void execute_now(CommState& state, const Description& description, Outcome& outcome, const Site& site);
+void execute_now(CommState& state, const Asked& asked, Outcome& outcome, const Site& site);
 // The same on the communicator's worker; `outcomes` is as long as the batch
 // when the task is done.
 std::shared_ptr<Task> start(Comm& comm, std::vector<Description> batch, const Site& site,
