@@ -1,6 +1,7 @@
 #include "plan/exchange_price.hpp"
 
 #include <algorithm>
+#include <span>
 
 namespace tessera {
 namespace {
@@ -29,6 +30,7 @@ ExchangePricer::ExchangePricer(Graph& graph, double base_us)
       dims_(graph.memory()),
       whole_(graph.memory()),
       terms_(graph.memory()),
+      turn_spots_(graph.memory()),
       sent_(graph.memory()) {
   tables_.reserve(64);
   size_t stride = 1;
@@ -83,16 +85,17 @@ void ExchangePricer::find_roles(const Node& before, const Node& after) {
   }
 }
 
-void ExchangePricer::find_terms() {
-  terms_.assign(1, {});
+// What the places on all axes of that kind add, the last axis changing fastest.
+void ExchangePricer::list_places(Source source, std::pmr::vector<Spot>& places) const {
+  places.assign(1, {});
   for (size_t a = 0; a < axes_; ++a) {
-    if (source_[a] != Source::reduced) continue;
+    if (source_[a] != source) continue;
     const auto n = static_cast<size_t>(sizes_[a]);
-    size_t k = terms_.size();
-    terms_.resize(k * n);
+    size_t k = places.size();
+    places.resize(k * n);
     while (k-- > 0) {  // from behind: those before are still needed
-      const Spot outer = terms_[k];
-      for (size_t i = n; i-- > 0;) terms_[k * n + i] = outer + spot(a, static_cast<int64_t>(i));
+      const Spot outer = places[k];
+      for (size_t i = n; i-- > 0;) places[k * n + i] = outer + spot(a, static_cast<int64_t>(i));
     }
   }
 }
@@ -134,7 +137,9 @@ void ExchangePricer::set(const Node& before, const Node& after) {
   after_ = &after;
   find_roles(before, after);
   if (turns_ == 1) return;
-  find_terms();
+  list_places(Source::reduced, terms_);
+  list_places(Source::turns, turn_spots_);
+  turn_by_piece_ = free_receivers_ % turns_ != 0;
   dims_.clear();
   whole_.clear();
   for (size_t d = 0; d < graph_.ndim(); ++d) {
@@ -143,11 +148,12 @@ void ExchangePricer::set(const Node& before, const Node& after) {
   }
 }
 
-void ExchangePricer::set_receiver(size_t index) {
+bool ExchangePricer::next_receiver() {
   for (size_t a = axes_; a-- > 0;) {
-    receiver_[a] = static_cast<int64_t>(index % static_cast<size_t>(sizes_[a]));
-    index /= static_cast<size_t>(sizes_[a]);
+    if (++receiver_[a] < sizes_[a]) return true;
+    receiver_[a] = 0;
   }
+  return false;
 }
 
 bool ExchangePricer::gets_value() const {
@@ -158,20 +164,29 @@ bool ExchangePricer::gets_value() const {
   return true;
 }
 
-inline void ExchangePricer::take(double elements, Spot holder, int64_t number) {
-  holder = holder + (number == 0 ? first_turn_ : turn_of(number * free_receivers_ + free_number_));
+inline void ExchangePricer::take(double elements, Spot holder, Run& run) {
   for (const Spot& term : terms_) {
     const Spot sender = holder + term;
     if (((sender.bits ^ receiver_spot_.bits) & ~replica_bits_) == 0) continue;  // it has it itself
     const size_t way = slowest_between(sender, receiver_spot_);
     const double latency = latency_[way];
-    received_.latency += latency;
-    received_.bytes[way] += elements;
+    run.latency += latency;
+    if (way != run.way) {
+      received_.bytes[run.way] += run.bytes;
+      run.way = way;
+      run.bytes = 0;
+    }
+    run.bytes += elements;
     if (!for_senders_) continue;
     Load& sent = sent_[sender.number];
     sent.latency += latency;
     sent.bytes[way] += elements;
   }
+}
+
+void ExchangePricer::end(const Run& run) {
+  received_.latency = run.latency;
+  received_.bytes[run.way] += run.bytes;
 }
 
 size_t ExchangePricer::number_in(const CutList& list) const {
@@ -204,9 +219,14 @@ ExchangePricer::Load ExchangePricer::receive(bool for_senders) {
   for (size_t a = 0; a < axes_; ++a) {
     if (target_[a] == Target::free) free_number_ = free_number_ * sizes_[a] + receiver_[a];
   }
-  first_turn_ = turn_of(free_number_);
-  if (dims_.empty()) take(elements, holder, 0);
-  else pieces(0, elements, holder, 0);
+  if (dims_.empty() || !turn_by_piece_) holder = holder + turn_of(free_number_);
+  if (dims_.empty()) {
+    Run run;
+    take(elements, holder, run);
+    end(run);
+  } else {
+    pieces(0, elements, holder, 0);
+  }
   return received_;
 }
 
@@ -214,24 +234,21 @@ ExchangePricer::Load ExchangePricer::receive(bool for_senders) {
 void ExchangePricer::pieces(size_t d, double elements, Spot holder, int64_t number) {
   const Meeting& dim = *dims_[d];
   const Range range = ranges_[dim.of_first + to_number_[d]];
-  for (size_t i = range.begin; i < range.end; ++i) {
-    const Shared& shared = shared_[i];
-    if (((shared.holder.bits ^ receiver_spot_.bits) & kept_bits_ & dim.bits) != 0) continue;
+  const uint64_t kept = kept_bits_ & dim.bits;
+  const bool is_last = d + 1 == dims_.size();
+  Run run{received_.latency};
+  for (const Shared& shared : std::span(shared_).subspan(range.begin, range.end - range.begin)) {
+    if (((shared.holder.bits ^ receiver_spot_.bits) & kept) != 0) continue;
     const int64_t here = number * shared.receivers + shared.number;
-    if (d + 1 == dims_.size()) take(elements * shared.elements, holder + shared.holder, here);
-    else pieces(d + 1, elements * shared.elements, holder + shared.holder, here);
+    Spot there = holder + shared.holder;
+    if (!is_last) {
+      pieces(d + 1, elements * shared.elements, there, here);
+      continue;
+    }
+    if (turn_by_piece_) there = there + turn_of(here * free_receivers_ + free_number_);
+    take(elements * shared.elements, there, run);
   }
-}
-
-ExchangePricer::Spot ExchangePricer::turn_of(int64_t number) const {
-  int64_t left = number % turns_;
-  Spot turn;
-  for (size_t a = axes_; a-- > 0;) {
-    if (source_[a] != Source::turns) continue;
-    turn = turn + spot(a, left % sizes_[a]);
-    left /= sizes_[a];
-  }
-  return turn;
+  if (is_last) end(run);
 }
 
 double ExchangePricer::us_of(const Load& load, bool receives) const {
@@ -342,12 +359,11 @@ PricedExchange ExchangePricer::price(double most_us) {
 PricedExchange ExchangePricer::price_one_by_one(double most_us) {
   most_ = {base_us_, 0};
   heaviest_ = {};
-  const auto ranks = static_cast<size_t>(graph_.mesh().size());
-  sent_.assign(ranks, Load());
-  for (size_t r = 0; r < ranks; ++r) {
-    set_receiver(r);
+  sent_.assign(static_cast<size_t>(graph_.mesh().size()), Load());
+  receiver_ = {};
+  do {
     if (gets_value() && !weigh(receive(true), true, most_us)) return {kNever, 0};
-  }
+  } while (next_receiver());
   heaviest_ = {};
   for (const Load& sent : sent_) {
     if (!weigh(sent, false, most_us)) return {kNever, 0};

@@ -59,7 +59,7 @@ class ExchangePricer {
   };
 
   void find_roles(const Node& before, const Node& after);
-  void find_terms();
+  void list_places(Source source, std::pmr::vector<Spot>& places) const;
   const Meeting& meeting(int from, int to);
   void work_out(const Meeting& dim, size_t piece);
   Spot spot(size_t axis, int64_t coordinate) const {
@@ -74,8 +74,17 @@ class ExchangePricer {
   // What the receiver at hand gets; adds to what its senders send, where that is asked.
   Load receive(bool for_senders);
   void pieces(size_t d, double elements, Spot holder, int64_t number);
-  void take(double elements, Spot holder, int64_t number);
-  Spot turn_of(int64_t number) const;
+  // What the receiver gets from one peer after another over the same way: added up in registers, and then to received_.
+  struct Run {
+    double latency = 0;  // of all ways
+    size_t way = 0;
+    double bytes = 0;
+  };
+  void take(double elements, Spot holder, Run& run);
+  void end(const Run& run);
+  const Spot& turn_of(int64_t number) const {
+    return turn_spots_[static_cast<uint64_t>(number) % static_cast<uint64_t>(turns_)];
+  }
   size_t slowest_between(const Spot& one, const Spot& other) const {  // axis on which they differ
     return axis_of_bit_[static_cast<size_t>(std::bit_width(one.bits ^ other.bits)) - 1];
   }
@@ -83,7 +92,7 @@ class ExchangePricer {
   double us_of(const Load& load, bool receives) const;
   // Whether it is within most_us.
   bool weigh(const Load& load, bool receives, double most_us);
-  void set_receiver(size_t index);
+  bool next_receiver();  // false behind the last
   PricedExchange price_one_by_one(double most_us);
 
   // The receivers or the senders of the pair at hand, where no replicas take turns.
@@ -101,10 +110,31 @@ class ExchangePricer {
   void find_side(bool receives);
   Entries entries_here() const;
   template <size_t axes>
-  Load load_of(const Entries& entries) const;
-  Load load_at(const Entries& entries) const;
-  template <class Fn>
-  bool for_each_load(bool receives, Fn&& fn);
+  struct Levels {  // a load, the slowest axis first
+    double latency = 0;
+    std::array<double, axes> bytes = {};
+  };
+  template <size_t axes>
+  struct Product {  // of tables' entries, by level
+    std::array<double, axes + 1> peers, bytes;
+  };
+  template <size_t axes>
+  void multiply(Product<axes>& product, const Entries& entries, size_t first, size_t behind) const;
+  template <size_t axes>
+  Product<axes> product_of(const Entries& entries, size_t first) const;
+  template <size_t axes>
+  Levels<axes> levels_of(const Product<axes>& product) const;
+  template <size_t axes>
+  Levels<axes> levels_of(const Load& load) const;
+  template <size_t axes>
+  Load load_of(const Levels<axes>& levels) const;
+  void set_to_fullest(bool receives);
+  Load load_here() const;
+  size_t put_inner_first();
+  template <size_t axes>
+  bool weigh_row(Entries entries, size_t inner_tables, bool receives, double most_us);
+  template <size_t axes>
+  bool weigh_all(bool receives, double most_us);
   double bound_by_sums(double most_us);
   PricedExchange price_by_sums(double most_us);
 
@@ -135,13 +165,15 @@ class ExchangePricer {
   std::pmr::vector<const Meeting*> dims_;      // that the source cuts
   std::pmr::vector<const CutList*> whole_;     // of the target, in the others
   std::pmr::vector<Spot> terms_;               // what each term of a sum adds; one where there is none
+  std::pmr::vector<Spot> turn_spots_;          // what each turn adds
   uint64_t kept_bits_ = 0, replica_bits_ = 0;  // of axes on which everyone keeps its own part; that hold replicas
   int64_t turns_ = 1;
   int64_t free_receivers_ = 1;  // of each piece, by the axes that have nothing to do with the source's cuts
+  bool turn_by_piece_ = false;  // else a receiver gets all its pieces of the same turn
   bool reduces_ = false;
 
   std::array<int64_t, kMaxPlanAxes> receiver_ = {};
-  Spot receiver_spot_, first_turn_;
+  Spot receiver_spot_;
   int64_t free_number_ = 0;
   Load received_;
   bool for_senders_ = false;

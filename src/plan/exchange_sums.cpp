@@ -7,6 +7,23 @@
 #include <algorithm>
 
 namespace tessera {
+namespace {
+
+// A mesh's number of axes is a constant in the loops over ranks: the compiler unrolls them.
+template <class Fn>
+auto with_axes(size_t axes, Fn&& fn) {
+  static_assert(kMaxPlanAxes == 5);
+  switch (axes) {
+    case 0: return fn.template operator()<0>();
+    case 1: return fn.template operator()<1>();
+    case 2: return fn.template operator()<2>();
+    case 3: return fn.template operator()<3>();
+    case 4: return fn.template operator()<4>();
+    default: return fn.template operator()<5>();
+  }
+}
+
+}  // namespace
 
 ShareTable& ExchangePricer::table(int own, int other, uint32_t agreed) {
   const uint64_t key = (static_cast<uint64_t>(own) << 16 | static_cast<uint64_t>(other)) << kMaxPlanAxes | agreed;
@@ -62,46 +79,64 @@ void ExchangePricer::find_side(bool receives) {
   }
 }
 
-// Of a mesh with so many axes: the compiler unrolls it.
+// Multiplies what stands in the entries of some tables.
 template <size_t axes>
-ExchangePricer::Load ExchangePricer::load_of(const Entries& entries) const {
-  std::array<double, axes + 1> peers, bytes;
-  for (size_t i = 0; i <= axes; ++i) {
-    peers[i] = side_.peers[i];
-    bytes[i] = side_.bytes[i];
-  }
-  for (size_t d = 0; d < side_.dims; ++d) {
+inline void ExchangePricer::multiply(Product<axes>& product, const Entries& entries, size_t first,
+                                     size_t behind) const {
+  for (size_t d = first; d < behind; ++d) {
     const auto& slot = side_.tables[d]->slot;
+    const double* entry = entries[d];
+#pragma GCC unroll 6
     for (size_t i = 0; i <= axes; ++i) {
-      peers[i] *= entries[d][slot[i]];
-      bytes[i] *= entries[d][slot[i] + 1];
+      product.peers[i] *= entry[slot[i]];
+      product.bytes[i] *= entry[slot[i] + 1];
     }
   }
-  Load load;
+}
+
+template <size_t axes>
+inline ExchangePricer::Product<axes> ExchangePricer::product_of(const Entries& entries, size_t first) const {
+  Product<axes> product;
+#pragma GCC unroll 6
+  for (size_t i = 0; i <= axes; ++i) {
+    product.peers[i] = side_.peers[i];
+    product.bytes[i] = side_.bytes[i];
+  }
+  multiply(product, entries, first, side_.dims);
+  return product;
+}
+
+template <size_t axes>
+inline ExchangePricer::Levels<axes> ExchangePricer::levels_of(const Product<axes>& product) const {
+  const auto& [peers, bytes] = product;
+  Levels<axes> levels;
+#pragma GCC unroll 6
   for (size_t i = 0; i < axes; ++i) {
     const uint8_t a = slow_first_[i];
     const bool none_agree = side_.others_at[a] >= 0 && side_.others_at[a] != receiver_[a];
-    load.latency += (none_agree ? peers[i] : peers[i] - peers[i + 1]) * latency_[a];
-    load.bytes[a] = none_agree ? bytes[i] : bytes[i] - bytes[i + 1];
+    levels.latency += (none_agree ? peers[i] : peers[i] - peers[i + 1]) * latency_[a];
+    levels.bytes[i] = none_agree ? bytes[i] : bytes[i] - bytes[i + 1];
     if (none_agree) break;
   }
+  return levels;
+}
+
+template <size_t axes>
+ExchangePricer::Levels<axes> ExchangePricer::levels_of(const Load& load) const {
+  Levels<axes> levels{load.latency};
+  for (size_t i = 0; i < axes; ++i) levels.bytes[i] = load.bytes[slow_first_[i]];
+  return levels;
+}
+
+template <size_t axes>
+ExchangePricer::Load ExchangePricer::load_of(const Levels<axes>& levels) const {
+  Load load{levels.latency};
+  for (size_t i = 0; i < axes; ++i) load.bytes[slow_first_[i]] = levels.bytes[i];
   return load;
 }
 
-ExchangePricer::Load ExchangePricer::load_at(const Entries& entries) const {
-  static_assert(kMaxPlanAxes == 5);
-  switch (axes_) {
-    case 0: return load_of<0>(entries);
-    case 1: return load_of<1>(entries);
-    case 2: return load_of<2>(entries);
-    case 3: return load_of<3>(entries);
-    case 4: return load_of<4>(entries);
-    default: return load_of<5>(entries);
-  }
-}
-
 ExchangePricer::Entries ExchangePricer::entries_here() const {
-  Entries entries = {};
+  Entries entries;
   for (size_t d = 0; d < side_.dims; ++d) {
     entries[d] = side_.tables[d]->entries();
     for (size_t a = 0; a < axes_; ++a) entries[d] += static_cast<size_t>(receiver_[a]) * side_.tables[d]->stride[a];
@@ -109,26 +144,83 @@ ExchangePricer::Entries ExchangePricer::entries_here() const {
   return entries;
 }
 
-// Calls fn(load) for all places whose loads may differ, until it returns false.
-template <class Fn>
-bool ExchangePricer::for_each_load(bool receives, Fn&& fn) {
+ExchangePricer::Load ExchangePricer::load_here() const {
+  return with_axes(axes_, [&]<size_t axes>() { return load_of(levels_of(product_of<axes>(entries_here(), 0))); });
+}
+
+void ExchangePricer::set_to_fullest(bool receives) {
+  receiver_ = side_.at;
+  for (size_t d = 0; d < graph_.ndim(); ++d) {
+    const CutList& list = graph_.lists()[(receives ? after_ : before_)->list[d]];
+    set_receiver(list, list.fullest);
+  }
+}
+
+// The first of the axes on which loads differ becomes the one by which fewest tables do, and its tables the first.
+size_t ExchangePricer::put_inner_first() {
+  Side& side = side_;
+  if (side.varies == 0) return 0;
+  const auto in_loop = [&](uint8_t a) {
+    return std::count_if(side.tables.begin(), side.tables.begin() + side.dims,
+                         [&](const ShareTable* shares) { return shares->stride[a] != 0; });
+  };
+  const auto is_better = [&](uint8_t a, uint8_t b) {
+    const auto x = in_loop(a), y = in_loop(b);
+    return x != y ? x < y : sizes_[a] > sizes_[b];
+  };
+  const auto best = std::min_element(side.varying.begin(), side.varying.begin() + side.varies, is_better);
+  std::swap(*best, side.varying[0]);
+  const auto outer = std::partition(side.tables.begin(), side.tables.begin() + side.dims,
+                                    [&](const ShareTable* shares) { return shares->stride[side.varying[0]] != 0; });
+  return static_cast<size_t>(outer - side.tables.begin());
+}
+
+// The places along the first axis on which loads differ. What the other tables have is multiplied before.
+template <size_t axes>
+bool ExchangePricer::weigh_row(Entries entries, size_t inner_tables, bool receives, double most_us) {
+  const Side& side = side_;
+  const Product<axes> outer = product_of<axes>(entries, inner_tables);
+  const uint8_t a = side.varying[0];
+  const int64_t places = side.varies > 0 ? sizes_[a] : 1, first = receiver_[a];
+  Levels<axes> heaviest = levels_of<axes>(heaviest_);
+  for (int64_t i = 0; i < places; ++i) {
+    receiver_[a] = first + i;
+    Product<axes> product = outer;
+    multiply(product, entries, 0, inner_tables);
+    const Levels<axes> levels = levels_of(product);
+    bool is_less = levels.latency <= heaviest.latency;
+#pragma GCC unroll 6
+    for (size_t level = 0; level < axes; ++level) is_less = is_less && levels.bytes[level] <= heaviest.bytes[level];
+    if (!is_less) {
+      if (!weigh(load_of(levels), receives, most_us)) return false;
+      heaviest = levels_of<axes>(heaviest_);
+    }
+    for (size_t d = 0; d < inner_tables; ++d) entries[d] += side.tables[d]->stride[a];
+  }
+  receiver_[a] = first;
+  return true;
+}
+
+// All places whose loads may differ. The one with most comes first: what is less than it has need not be weighed.
+template <size_t axes>
+bool ExchangePricer::weigh_all(bool receives, double most_us) {
   find_side(receives);
   const Side& side = side_;
+  for (size_t d = 0; d < side.dims; ++d) side.tables[d]->want_all();
+  set_to_fullest(receives);
+  heaviest_ = {};
+  if (!weigh(load_of(levels_of(product_of<axes>(entries_here(), 0))), receives, most_us)) return false;
+  const size_t inner_tables = put_inner_first();
   receiver_ = side.at;
-  for (size_t d = 0; d < side.dims; ++d) side_.tables[d]->want_all();
-  Entries entries = entries_here();
   while (true) {
-    if (!fn(load_at(entries))) return false;
-    size_t v = 0;
+    if (!weigh_row<axes>(entries_here(), inner_tables, receives, most_us)) return false;
+    size_t v = 1;
     for (; v < side.varies; ++v) {
       const uint8_t a = side.varying[v];
-      const bool wraps = ++receiver_[a] == sizes_[a];
-      const int64_t steps = wraps ? 1 - sizes_[a] : 1;
-      for (size_t d = 0; d < side.dims; ++d) entries[d] += steps * static_cast<int64_t>(side.tables[d]->stride[a]);
-      if (!wraps) break;
+      if (++receiver_[a] < sizes_[a]) break;
       receiver_[a] = 0;
     }
-    if (v == side.varies) return true;
+    if (v >= side.varies) return true;
   }
 }
 
@@ -137,13 +229,9 @@ double ExchangePricer::bound_by_sums(double most_us) {
   double most = 0;
   for (const bool receives : {true, false}) {
     find_side(receives);
-    receiver_ = side_.at;
-    for (size_t d = 0; d < graph_.ndim(); ++d) {
-      const CutList& list = graph_.lists()[(receives ? after_ : before_)->list[d]];
-      set_receiver(list, list.fullest);
-    }
+    set_to_fullest(receives);
     for (size_t d = 0; d < side_.dims; ++d) side_.tables[d]->want_fullest();
-    most = std::max(most, us_of(load_at(entries_here()), receives));
+    most = std::max(most, us_of(load_here(), receives));
     if (most > most_us) break;
   }
   return most;
@@ -152,8 +240,8 @@ double ExchangePricer::bound_by_sums(double most_us) {
 PricedExchange ExchangePricer::price_by_sums(double most_us) {
   most_ = {base_us_, 0};
   for (const bool receives : {true, false}) {
-    heaviest_ = {};
-    if (!for_each_load(receives, [&](const Load& load) { return weigh(load, receives, most_us); })) return {kNever, 0};
+    const bool within = with_axes(axes_, [&]<size_t axes>() { return weigh_all<axes>(receives, most_us); });
+    if (!within) return {kNever, 0};
   }
   return most_;
 }
