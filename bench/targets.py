@@ -4,6 +4,7 @@ targets.py FILE…: files of `tessera bench --json`. Prints a table in Markdown;
 """
 
 import json
+import math
 import sys
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -49,9 +50,14 @@ def size_text(size):
     return f"{size} B"
 
 
+def shown(ratio):
+    """Rounded down, so that what is not met does not read as if it were."""
+    digits = 0 if ratio >= 100 else 1 if ratio >= 10 else 2
+    return f"{math.floor(ratio * 10**digits) / 10**digits:.{digits}f}"
+
+
 def verdict(reached, target, bare):
-    """As the table rounds them: what reads as reached is."""
-    if round(reached, 2) >= round(target, 2):
+    if reached >= target:
         return "met"
     return "**no**, nor do bare copies" if bare is not None and bare < target else "**no**"
 
@@ -78,8 +84,8 @@ def rows(run):
                     ours["memory"] + (", fresh results" if ours["output"] == "fresh" else ""),
                     "bare copies" if other == "memcpy" else other,
                     f"{target:.3g}",
-                    f"{reached:.3g}" if reached >= 10 else f"{reached:.2f}",
-                    "" if bare is None else f"{bare:.3g}" if bare >= 10 else f"{bare:.2f}",
+                    shown(reached),
+                    "" if bare is None else shown(bare),
                     verdict(reached, target, bare),
                 ]
 

@@ -94,7 +94,8 @@ class Comm {
   std::chrono::nanoseconds timeout() const;
   void set_timeout(std::chrono::nanoseconds timeout);
 
-  // Local. What errors of a dead communicator recommend, in place of shrink(): for front ends that have other words.
+  // Local, before the first call. What errors of a dead communicator recommend, in place of shrink(): for front ends that have
+  // other words. Communicators that are made of this one do not have it.
   void set_remedy(const std::string& text);
 
   // Local. Ends the communicator on every rank: those that wait, and all later

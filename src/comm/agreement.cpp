@@ -183,8 +183,7 @@ std::vector<Party> parties(const std::vector<Record>& records, size_t op) {
 std::string remedy(const Statement& s, bool other_forwards) {
   if (other_forwards) {
     return "backward() must come to the same calls, in the same order, on every rank: have every result in every "
-           "rank's "
-           "loss.";
+           "rank's loss.";
   }
   if (!s.note.empty()) return "Every rank must give the same layouts, meshes and shape.";
   std::vector<std::string> free;
@@ -257,13 +256,18 @@ void check_agreement(const CallName& call, const std::vector<Record>& records) {
   check_batch_lengths(call, records);
   for (size_t op = 0; op < records[0].statements.size(); ++op) {
     // Rank 0 first, the common case; then each against the first that has a
-    // tensor, since rank 0 may have none.
+    // tensor, and the first that knows its forward, since rank 0 may have none.
     const Statement* with_tensor = &records[0].statements[op];
+    const Statement* with_forward = with_tensor;
+    bool other_forwards = false;
     bool same = true;
     for (size_t r = 1; r < records.size() && same; ++r) {
       const Statement& mine = records[r].statements[op];
-      same = differences(records[0].statements[op], mine, 0).empty() && differences(*with_tensor, mine, 0).empty();
+      other_forwards = of_other_forwards(*with_forward, mine);
+      same = !other_forwards && differences(records[0].statements[op], mine, 0).empty() &&
+             differences(*with_tensor, mine, 0).empty();
       if (!with_tensor->has_x) with_tensor = &mine;
+      if (!detail::Forward::in(with_forward->flags).known()) with_forward = &mine;
     }
     if (same) continue;
     std::string text = fmt::format("{}: the ranks do not agree\n", to_string(call));
@@ -271,12 +275,8 @@ void check_agreement(const CallName& call, const std::vector<Record>& records) {
       text += fmt::format("  operation {} of {}:\n", op + 1, records[0].statements.size());
     const auto groups = parties(records, op);
     text += party_lines(groups, records, op);
-    const auto said_by = [&](int r) -> const Statement& { return records[static_cast<size_t>(r)].statements[op]; };
-    const int reference = groups[0].ranks[0];
-    const bool other_forwards = std::any_of(records.begin(), records.end(), [&](const Record& r) {
-      return of_other_forwards(said_by(reference), r.statements[op]);
-    });
-    throw_error(ErrorKind::mismatch, text + remedy(said_by(reference), other_forwards) + " Nothing was moved.");
+    const Statement& reference = records[static_cast<size_t>(groups[0].ranks[0])].statements[op];
+    throw_error(ErrorKind::mismatch, text + remedy(reference, other_forwards) + " Nothing was moved.");
   }
 }
 

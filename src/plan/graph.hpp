@@ -138,8 +138,8 @@ class Graph {
   uint32_t same_at_axes_ = 0;  // whose At is the source's too
   std::optional<ReduceOp> source_op_, target_op_;
   enum class Order : uint8_t { any, last_first, at_once } order_ = Order::any;
-  std::pmr::map<std::tuple<int, int, double>, Edge> exchanges_{
-      &memory_};  // priced so far: lists before and after, and what is the same
+  std::pmr::map<std::tuple<int, int, size_t, double>, Edge> exchanges_{
+      &memory_};  // priced so far: lists before and after, how many axes move, and what is the same
   GroupExchange groups_;
   std::vector<uint8_t> slow_first_;  // of the all-to-all at hand
   double element_bytes_;

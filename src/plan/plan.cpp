@@ -120,11 +120,7 @@ std::vector<int64_t> longest_pieces(const Layout& layout, const Dims& shape) {
 }
 
 // In elements. As no axis cuts two dimensions, some rank has the longest piece of each.
-int64_t largest_part(const Layout& layout, const Dims& shape) {
-  int64_t most = 1;
-  for (const int64_t length : longest_pieces(layout, shape)) most *= length;
-  return most;
-}
+int64_t largest_part(const Layout& layout, const Dims& shape) { return volume(longest_pieces(layout, shape)); }
 
 void check_bytes(const Dims& shape, DType dtype) {
   int64_t bytes = 0;

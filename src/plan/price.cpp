@@ -119,7 +119,7 @@ Edge Graph::exchange_move(const Node& before, const Node& after, const Reshard& 
   const int from = before.list[a], to = after.list[b];
   double same = element_bytes_;
   for (size_t d = 0; d < shape_.size(); ++d) same *= d == a || d == b ? 1 : lists_[before.list[d]].largest;
-  Edge& known = exchanges_[{from, to, same}];
+  Edge& known = exchanges_[{from, to, tail, same}];
   if (known.axes != 0) return known;
 
   const auto& axes = lists_[from].axes;

@@ -1,6 +1,7 @@
 // What a front end in another language builds on: a site of its own, a word that every rank learns, an interrupted wait.
 #include <functional>
 
+#include <tessera/detail/forward.hpp>
 #include <tessera/tessera.hpp>
 
 #include "support/failures.hpp"
@@ -24,6 +25,26 @@ TEST(FrontEnd, EveryRankLearnsTheFlagsOfAll) {
     for (int i = 0; i < 4; ++i) EXPECT_EQ(flags_of_all(comm, comm.rank() == 1 ? 2 : 0), (Sizes{0, 2, 0}));
     for (int i = 0; i < 4; ++i) EXPECT_EQ(flags_of_all(comm, 0), Sizes());
   });
+}
+
+Thrown said_of_forwards(const std::vector<int64_t>& calls_ago) {
+  std::vector<Thrown> ranks(calls_ago.size());
+  run(static_cast<int>(ranks.size()), [&](Comm& comm) {
+    const auto r = static_cast<size_t>(comm.rank());
+    ranks[r] = thrown_by([&] { flags_of_all(comm, detail::Forward{.calls_ago = calls_ago[r]}.as_flags()); });
+    expect_alive(comm);
+  });
+  return same_for_all(ranks);
+}
+
+TEST(FrontEnd, RanksThatKnowWhoseGradientItIsMustAgree) {
+  EXPECT_EQ(said_of_forwards({0, 3, 3}).type, "nothing");
+  EXPECT_EQ(said_of_forwards({3, 0, 3}).type, "nothing");
+  for (const std::vector<int64_t>& differing : {std::vector<int64_t>{3, 4, 3}, {0, 3, 4}, {3, 0, 4}, {0, 0, 3, 3, 4}}) {
+    const Thrown thrown = said_of_forwards(differing);
+    EXPECT_EQ(thrown.type, "MismatchError") << differing.size();
+    EXPECT_TRUE(contains(thrown.text, "3 calls ago") && contains(thrown.text, "4 calls ago")) << thrown.text;
+  }
 }
 
 TEST(FrontEnd, ErrorsShowTheSiteItMade) {
