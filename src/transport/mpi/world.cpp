@@ -20,11 +20,18 @@
 namespace tessera::mpi {
 namespace {
 
-std::atomic<bool> ends_without_finalizing{false};
+// For a rank that has said it will come to finalise. It may end in a way that nobody hears of.
+constexpr auto kLongestParting = std::chrono::minutes(10);
 
-// MPICH's launcher takes a process that has not finalised MPI for one that ended well, where its exit code is 0.
-void tell_by_exit_code(int code, void*) {
-  if (code != 0 || !ends_without_finalizing) return;
+std::atomic<bool> ends_without_finalizing{false};
+std::atomic<int> exit_code{-1};  // -1: the process does not end yet
+
+void note_exit_code(int code, void*) { exit_code = code; }
+
+// MPICH's launcher takes a process that has not finalised MPI for one that ended well, where its exit code is 0. This comes
+// after all that the program has for its end, its global objects included.
+__attribute__((destructor(101))) void tell_by_exit_code() {
+  if (exit_code != 0 || !ends_without_finalizing) return;
   std::cout.flush();
   std::fflush(nullptr);
   _exit(EXIT_FAILURE);
@@ -50,8 +57,9 @@ World::World(const Api& api, std::shared_ptr<void> engine)
   if (flag == 0) {
     check(api.init(&level_), "MPI_Init_thread");
     ours_ = true;
-    on_exit(tell_by_exit_code, nullptr);  // so early, to come after what the program has for its end
+    on_exit(note_exit_code, nullptr);
     check(api.duplicate(api.world(), &parting_), "MPI_Comm_dup");
+    check(api.rank_and_size(parting_, &rank_, &size_), "MPI_Comm_rank");
     return;
   }
   int32_t is_main = 0;
@@ -65,6 +73,7 @@ World::World(const Api& api, std::shared_ptr<void> engine)
 }
 
 World::~World() {
+  if (ours_ && is_over()) ends_without_finalizing = false;  // the program has done it
   if (!may_call()) return;
   drain();
   if (!ours_) return;
@@ -76,6 +85,7 @@ World::~World() {
   api_.barrier(
       parting_);  // all have come; MPICH over TCP hangs in its end more often where they come to that one by one
   api_.finalize();
+  ends_without_finalizing = false;
 }
 
 bool World::is_tidy() {
@@ -92,6 +102,7 @@ void World::drain() {
 
 void World::give_up() noexcept {
   if (given_up_.exchange(true) || !ours_) return;
+  ends_without_finalizing = true;  // until it has: the program may end with a Comm that never goes
   try {
     tell_all_parting("c");
   } catch (...) {  // then this rank is not waited for
@@ -99,25 +110,22 @@ void World::give_up() noexcept {
 }
 
 void World::tell_all_parting(const std::string& text) {
-  int32_t rank = 0, size = 0;
-  if (!may_call() || api_.rank_and_size(parting_, &rank, &size) != 0) return;
-  for (int i = 1; i < size; ++i) send_text(parting_, (rank + i) % size, kControl, text);
+  for (int i = 1; i < size_; ++i) send_text(parting_, (rank_ + i) % size_, kControl, text);
 }
 
 // Whether all ranks come to finalise, as MPI would wait for them too. Where something went wrong one may never come. Those
 // that know of it have said that they will: they may be saving, and the launcher would end them if this process ended
 // first. The others have some time to show that they do, and where one is missing the process ends without.
 bool World::part() {
-  int32_t rank = 0, size = 0;
-  if (api_.rank_and_size(parting_, &rank, &size) != 0) return false;
   tell_all_parting("l");
-  const auto ranks = static_cast<size_t>(size);
+  const auto ranks = static_cast<size_t>(size_);
   Grave all{parting_, std::vector<bool>(ranks, false), std::vector<bool>(ranks, false)};
-  all.left[static_cast<size_t>(rank)] = true;
-  const auto end = Clock::now() + std::chrono::seconds(2);
+  all.left[static_cast<size_t>(rank_)] = true;
+  const auto begin = Clock::now(), end = begin + std::chrono::seconds(2);
   for (Patience patience; !all_left(all); patience.pause()) {
     if (!given_up_ || Clock::now() < end) continue;
-    if (std::find(all.comes.begin(), all.comes.end(), true) == all.comes.end()) return false;
+    const bool one_comes = std::find(all.comes.begin(), all.comes.end(), true) != all.comes.end();
+    if (!one_comes || Clock::now() > begin + kLongestParting) return false;
   }
   return true;
 }

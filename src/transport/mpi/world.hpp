@@ -107,7 +107,8 @@ class World {
 
   const Api& api_;
   bool ours_ = false;
-  CommHandle parting_ = 0;  // of all ranks, where this is to finalise
+  CommHandle parting_ = 0;       // of all ranks, where this is to finalise
+  int32_t rank_ = 0, size_ = 0;  // there
   std::atomic<bool> given_up_{false};
   std::atomic<int> neighbours_{0}, spins_{kFewSpins};
   int32_t level_ = single;
