@@ -259,15 +259,15 @@ void HostedTransport::check_threads(Deadline deadline) {
   }
 }
 
-// What one host has no memory for fails on all.
+// What one host has no memory for fails on all. It waits as exchange() does: for the host, for others, for who leads.
 void HostedTransport::check_no_trouble(const std::string& mine, Deadline deadline) {
   const auto text_of = [](std::span<const std::byte> bytes) {
     return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   };
-  const auto tell_host = [&](const std::string& text) {
-    on_host([&] { relay_->exchange(Saying(std::as_bytes(std::span(text))), call_, relayed_, deadline); });
+  const auto tell_host = [&](const std::string& text, Deadline end) {
+    on_host([&] { relay_->exchange(Saying(std::as_bytes(std::span(text))), call_, relayed_, end); });
   };
-  tell_host(mine);
+  tell_host(mine, deadline);
   std::string first;
   for (size_t i = 0; i < relayed_.size() && first.empty(); ++i) {
     if (relayed_[i].empty()) continue;
@@ -276,13 +276,13 @@ void HostedTransport::check_no_trouble(const std::string& mine, Deadline deadlin
   }
   if (!is_alone() && leads()) {
     const std::string here = first;
-    wide_->exchange(Saying(std::as_bytes(std::span(here))), call_, bundles_, deadline);
+    wide_->exchange(Saying(std::as_bytes(std::span(here))), call_, bundles_, deadline + kHostGrace);
     first.clear();
     for (int h = 0; h < hosts_.count() && first.empty(); ++h) {
       first = text_of(bundles_[static_cast<size_t>(hosts_.first_of(h))]);
     }
   }
-  tell_host(first);
+  tell_host(first, deadline + 2 * kHostGrace);
   if (!relayed_[0].empty()) throw Error(text_of(relayed_[0]));
 }
 
@@ -293,14 +293,18 @@ std::unique_ptr<Transport> HostedTransport::subgroup(uint64_t id, std::span<cons
   }
   check_threads(deadline);
   auto wide = wide_->subgroup(id, members, deadline);
-  std::unique_ptr<Transport> host, relay;
   std::string trouble;
-  try {
-    host = on_host([&] { return host_->subgroup(id, here, deadline); });
-    relay = on_host([&] { return relay_->subgroup(id, here, deadline); });
-  } catch (const std::exception& error) {
-    trouble = error.what();
-  }
+  // Both are asked whatever the first says, as the peers ask both too.
+  const auto part_of = [&](BoardTransport& board) -> std::unique_ptr<Transport> {
+    try {
+      return on_host([&] { return board.subgroup(id, here, deadline); });
+    } catch (const std::exception& error) {
+      if (trouble != error.what()) trouble += (trouble.empty() ? "" : "; ") + std::string(error.what());
+      return nullptr;
+    }
+  };
+  auto host = part_of(*host_);
+  auto relay = part_of(*relay_);
   check_no_trouble(trouble, deadline);
   if (members.empty()) return nullptr;
   return std::make_unique<HostedTransport>(world_, as<MpiTransport>(std::move(wide)),
