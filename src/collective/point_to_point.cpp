@@ -79,7 +79,8 @@ class PairTask : public detail::Task {
     }
   }
 
-  // The communicator ends for all ranks, and no peer has to do with the tensor any more.
+  // The communicator ends for all ranks, and no peer begins anything with the tensor any more. MPI may still be at it where a
+  // message was under way: it cannot be called back.
   void give_up(const char* why) {
     comm_->abort(
         fmt::format("{} on communicator \"{}\": rank {} failed: {}", what_, comm_->name(), comm_->rank(), why));

@@ -231,8 +231,8 @@ void Mail::finish(Message& message) {
 }
 
 bool MailTicket::await(Deadline deadline) {
-  for (Patience patience = mail_.patience(); !mail_.is_over(message_); patience.pause()) {
-    if (!patience.should_look_around()) continue;
+  for (; !mail_.is_over(message_); patience_.pause()) {
+    if (!patience_.should_look_around()) continue;
     look_around_();
     if (Clock::now() >= deadline) return false;
   }

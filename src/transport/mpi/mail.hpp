@@ -88,7 +88,7 @@ class MailTicket : public Ticket {
  public:
   // `look_around` hears who has left, and whether the communicator is dead.
   MailTicket(Mail& mail, std::shared_ptr<Message> message, std::function<void()> look_around)
-      : mail_(mail), message_(std::move(message)), look_around_(std::move(look_around)) {}
+      : mail_(mail), message_(std::move(message)), look_around_(std::move(look_around)), patience_(mail.patience()) {}
   ~MailTicket() override { mail_.forget(message_); }
 
   bool done() override {
@@ -104,6 +104,7 @@ class MailTicket : public Ticket {
   Mail& mail_;
   std::shared_ptr<Message> message_;
   std::function<void()> look_around_;
+  Patience patience_;  // one for all waits, as they are pieces of one
 };
 
 }  // namespace tessera::mpi
