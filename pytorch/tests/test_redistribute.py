@@ -233,7 +233,9 @@ def _wrong_arguments(rank, size):
         told(TypeError, "target is", move([Replicate()]), move(target))
     told(TypeError, "device_mesh is", move([Replicate()]), move([Replicate()], device_mesh=5))
     told(ValueError, "global", move([Replicate()]), move([Replicate()], convention="local"))
-    for target in ([None], ["R"], [], [Shard(7)], [Shard(-3)], [Replicate(), Replicate()]):
+    for target in ([None], ["S0"], [0], [[Shard(0)]], [Shard(0), "R"]):
+        told(TypeError, r"target\[\d\] is .* give a placement", move([Replicate()]), move(target))
+    for target in ([], [Shard(7)], [Shard(-3)], [Replicate(), Replicate()]):
         told(ValueError, None, move([Replicate()]), move(target))
     told(ValueError, None, move("R"), move("S7"))
     moved = tessera.redistribute(x, [Replicate()])
@@ -242,6 +244,22 @@ def _wrong_arguments(rank, size):
 
 def test_what_one_rank_gives_wrong_is_told_to_all():
     run_ranks(2, _wrong_arguments, backend="gloo", timeout_s=30.0)
+
+
+def _wrong_on_one_of_two_meshes(rank, size):
+    """All that move between them are told, not those of the first alone."""
+    x = distribute_tensor(torch.ones(4, 4), DeviceMesh("cpu", [0, 1]), [Shard(0)])
+    server = DeviceMesh("cpu", [2, 1])
+    for wrong, words in (({"target": [0]}, "target"), ({"convention": "local"}, "global")):
+        named = {"target": [Shard(1)], "device_mesh": server, **(wrong if rank == 1 else {})}
+        with pytest.raises(tessera.Error, match=words) as caught:
+            tessera.redistribute(x, **named)
+        assert "rank  1" in str(caught.value)
+    assert tessera.redistribute(x, [Shard(1)], device_mesh=server).device_mesh == server
+
+
+def test_what_is_wrong_is_told_to_both_meshes():
+    run_ranks(3, _wrong_on_one_of_two_meshes, backend="gloo", timeout_s=30.0)
 
 
 def _in_between(rank, size):

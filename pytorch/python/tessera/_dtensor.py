@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, ShardOrderEntry
-from torch.distributed.tensor.placement_types import _StridedShard
+from torch.distributed.tensor.placement_types import Placement, _StridedShard
 from torch.utils._python_dispatch import _disable_current_modes
 
 from . import _group, _torch
@@ -111,9 +111,14 @@ def layout_of(spec):
     return _layout_of(spec, _mesh_of(spec.mesh, _ranks_of([spec.mesh])))
 
 
-def comm_of(spec):
-    """The communicator of its ranks. Collective among them the first time."""
-    return _comm_of([spec.mesh], _ranks_of([spec.mesh]))
+def _meshes_of(spec, mesh):
+    return [spec.mesh] if mesh is None or mesh == spec.mesh else [spec.mesh, mesh]
+
+
+def comm_of(spec, mesh=None):
+    """The communicator of its ranks, and of those of a mesh that it moves to. Collective among them the first time."""
+    meshes = _meshes_of(spec, mesh)
+    return _comm_of(meshes, _ranks_of(meshes))
 
 
 def _normal(placement, ndim):
@@ -167,8 +172,8 @@ def _groups_of(mesh):
 
 
 def _find_way(spec, mesh, placements, order):
-    mesh = spec.mesh if mesh is None or mesh == spec.mesh else mesh
-    meshes = [spec.mesh] if mesh is spec.mesh else [spec.mesh, mesh]
+    meshes = _meshes_of(spec, mesh)
+    mesh = meshes[-1]
     outside = len(meshes) == 1 and mesh.get_coordinate() is None
     ranks = () if outside else _ranks_of(meshes)
     if dist.get_rank() not in ranks:  # as DTensor has it: nothing to do outside of the mesh
@@ -242,9 +247,13 @@ def redistribute(x, placements, device_mesh=None):
 
 def _as_tuple(placements):
     try:
-        return tuple(placements)
+        listed = tuple(placements)
     except TypeError:
         raise wrong_type("target", placements, "a list of placements, a Layout or its text") from None
+    for i, placement in enumerate(listed):
+        if not isinstance(placement, Placement):
+            raise wrong_type(f"target[{i}]", placement, "a placement, as Shard(0) or Replicate()")
+    return listed
 
 
 _targets: list = []  # of moves in graphs

@@ -1,6 +1,7 @@
 """redistribute(): of DTensors, ShardedTensors, and of plain tensors by a plan."""
 
 import torch
+from torch.distributed.device_mesh import DeviceMesh
 
 from . import _plan, _torch, arrays
 from ._arguments import Wrong, called, told_to_all
@@ -10,14 +11,15 @@ from ._group import comm, name_of
 from ._sharded import ShardedTensor
 
 
-def _comm_of(x, *_, group=None, **__):
+def _comm_of(x, *_, device_mesh=None, group=None, **__):
     if isinstance(x, ShardedTensor):
         return x.comm
     if not is_dtensor(x):
         return comm(group)
     from . import _dtensor
 
-    return _dtensor.comm_of(x._spec)
+    # Where this rank's mesh is what is wrong, that of the others is not known.
+    return _dtensor.comm_of(x._spec, device_mesh if isinstance(device_mesh, DeviceMesh) else None)
 
 
 @told_to_all("redistribute", _comm_of)
