@@ -13,6 +13,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ALLOWED = r"""
 tessera\._core\..*  # nanobind's functions and classes are of kinds that it does not know
 tessera\._backend\.ProcessGroupTessera\.__init__
+tessera\._by_schema\._names  # what functools.cache makes has no parameters
 tessera\._functions\._none
 tessera\.libtessera(_torch)?
 tessera\.compat\._gather\._answer

@@ -6,7 +6,8 @@ import tessera
 
 def rank_main(comm: tessera.Comm) -> int:
     rows, sizes = tessera.all_gather(numpy.ones((comm.rank, 2)))
-    tessera.send(rows, 1)
+    mean, _ = tessera.all_gather(rows, grad="mean")
+    tessera.send(tessera.split(mean, 0, numpy.array(sizes)), 1)
     plan = tessera.plan(tessera.Layout("x=2", "S0"), "R", [4])
     try:
         tessera.redistribute(tessera.all_reduce(rows), plan)

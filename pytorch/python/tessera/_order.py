@@ -19,7 +19,7 @@ all_gather all_reduce all_to_all all_to_all_v broadcast gather gather_sizes redi
 class _InOrder(EffectHolder):
     """torch.library._register_effectful_op() would do, if it did not load the compiler; and if inductor kept to it."""
 
-    @property
+    @property  # type: ignore[misc]  # set once, and never by others
     def effect(self):
         if "torch._inductor.lowering" in sys.modules:  # then it is the one that asks, and lowers the operator next
             _lower_in_order(getattr(torch.ops.tessera, self.qualname.partition("::")[2]).default)
