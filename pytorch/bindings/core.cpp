@@ -1,4 +1,5 @@
 // tessera._core: communicators, and the collectives on anything that has __dlpack__. Needs no torch.
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
 #include <set>
@@ -112,13 +113,14 @@ class Ranks : public std::enable_shared_from_this<Ranks> {
  public:
   explicit Ranks(nb::callable fn) : fn_(std::move(fn)) {}
 
+  // Throws what a signal's handler raised, and why no rank was started. What fn raises is fn's to keep.
   void run(int ranks, const RunOptions& options) {
     nb::gil_scoped_release no_gil;
     std::thread all([self = shared_from_this(), ranks, options] { self->run_all(ranks, options); });
     if (wait()) all.join();
     else all.detach();
     if (stopped_) throw Error("interrupted");
-    if (error_ != nullptr) std::rethrow_exception(error_);
+    if (error_ != nullptr && !failed_) std::rethrow_exception(error_);
   }
 
  private:
@@ -177,6 +179,7 @@ class Ranks : public std::enable_shared_from_this<Ranks> {
       fn_(mine);
     } catch (nb::python_error& error) {
       // Python keeps the exception; the ranks only need its text.
+      failed_ = true;
       const std::string text = error.what();
       throw std::runtime_error(text.substr(text.rfind('\n', text.size() - 2) + 1));
     }
@@ -186,6 +189,7 @@ class Ranks : public std::enable_shared_from_this<Ranks> {
   std::mutex guard_;
   std::condition_variable changed_;
   bool done_ = false, stopped_ = false;
+  std::atomic<bool> failed_ = false;  // fn raised on some rank
   std::exception_ptr error_;
   std::vector<std::shared_ptr<Comm>> comms_;
   std::vector<unsigned long> threads_;

@@ -244,6 +244,35 @@ def test_ctrl_c_ends_a_wait(place):
     assert rest == ("over\n" if place == "sleeping" else ""), rest
 
 
+class Mine(RuntimeError):
+    def __bool__(self):
+        return False
+
+
+@pytest.mark.parametrize("kind", [Mine, SystemExit, tessera.PeerLostError])
+@pytest.mark.parametrize("waits", [True, False], ids=["in a call", "in none"])
+def test_what_a_handler_raises_comes_out_of_run(kind, waits):
+    raised = kind(7)
+
+    def handler(number, frame):
+        raise raised
+
+    def rank_main(comm):
+        if comm.rank == 0:
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+        while comm.rank == 1 or not waits:
+            time.sleep(0.01)
+        comm.barrier()
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(kind) as caught:
+            tessera.run(2, rank_main, timeout=60)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert caught.value is raised and not getattr(raised, "__notes__", [])
+
+
 def test_another_torch_is_refused_with_the_remedy(monkeypatch):
     import importlib
 

@@ -154,23 +154,16 @@ def run(ranks, fn, *args, name="world", timeout=300.0):
     failures = {}
 
     def rank_main(core):
-        comm = Comm(core)
-        _local.comm = comm
         try:
-            results[comm.rank] = fn(comm, *args)
+            _local.comm = Comm(core)
+            results[core.rank] = fn(_local.comm, *args)
         except BaseException as error:
-            failures[comm.rank] = error
+            failures[core.rank] = error
             raise
         finally:
             _local.comm = None
 
-    try:
-        _core.run(ranks, rank_main, name, timeout)
-    except KeyboardInterrupt:
-        raise
-    except BaseException:
-        if not failures:
-            raise
+    _core.run(ranks, rank_main, name, timeout)  # raises what a signal's handler did, and nothing of the ranks'
     if failures:
         # That another rank failed is no cause; of the others the first is.
         follows = (_errors.PeerLostError, _errors.AbortedError)

@@ -49,4 +49,5 @@ class AbortedError(Error):
 def take(name):
     """The class to raise for a C++ exception; or what a signal's handler raised (KeyboardInterrupt, as a rule), where that
     ended the call."""
-    return _core.take_interrupt() or globals()[name]
+    interrupt = _core.take_interrupt()
+    return globals()[name] if interrupt is None else interrupt
