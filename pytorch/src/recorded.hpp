@@ -21,6 +21,14 @@ Backward backward_of_gather(std::string_view grad, int64_t dim, const at::Tensor
 // The weight of each term of a reduction. Throws where it has none: no rank was asked then, which is told otherwise.
 double linear(std::string_view op, double factor, std::string_view comm);
 
+// What the kernel below did not take, because only shapes were worked out, or it was not come to, is for no other call.
+struct EndOfContext {
+  EndOfContext() = default;
+  ~EndOfContext() { context() = {}; }
+  EndOfContext(const EndOfContext&) = delete;
+  EndOfContext& operator=(const EndOfContext&) = delete;
+};
+
 class Adjoint : public autograd::Node {
  public:
   Adjoint(const char* name, Site site, Made forward, Backward backward)
@@ -30,6 +38,7 @@ class Adjoint : public autograd::Node {
   autograd::variable_list apply(autograd::variable_list&& grads) override {
     // Every rank takes part, also where its own loss does not depend on the result.
     const at::Tensor grad = grads[0].defined() ? grads[0] : input_metadata(0).zeros_like();
+    const EndOfContext end;
     context().site = site_;
     context().forward = forward_;
     return {backward_(grad)};
@@ -57,10 +66,6 @@ class Recorded {
     here.flags = !shared ? 0 : needed_ ? kNeedsGradient : at::GradMode::is_enabled() ? 0 : kRecordsNone;
     if (here.recorded_elsewhere) here.flags = kNeedsGradient | kRecordedElsewhere;
   }
-  // What the kernel below did not take, because only shapes were worked out, is for no other call.
-  ~Recorded() { context() = {}; }
-  Recorded(const Recorded&) = delete;
-  Recorded& operator=(const Recorded&) = delete;
 
   // Whether the result wants a history. Throws where no rank was asked, which is told otherwise.
   bool wanted() const {
@@ -93,6 +98,7 @@ class Recorded {
   bool needed_ = false;
   bool forward_mode_ = false;
   Site site_;
+  const EndOfContext end_;
 };
 
 }  // namespace tessera::torch_front

@@ -212,3 +212,15 @@ def test_without_a_group_there_is_one_rank():
     gathered.sum().backward()
     assert x.grad.unique().tolist() == [1.0]
     assert tessera.all_gather(torch.tensor(3.0))[0].tolist() == [3.0]
+
+
+def test_a_gradient_that_comes_too_late_leaves_no_line_to_the_next_call():
+    """Its communicator is gone: so no call is made that would take the line."""
+    late = tessera.run(1, lambda comm: tessera.all_gather(torch.ones(2, requires_grad=True))[0])[0]
+    with pytest.raises(tessera.Error, match="none any more"):
+        late.sum().backward()
+
+    group = tessera.Comm.from_env()
+    with pytest.raises(tessera.ArgumentError, match="torch.ops") as raised:
+        torch.ops.tessera.all_reduce(torch.ones(2), "zzz", 1.0, group.torch_name)
+    assert "test_gradients.py" not in str(raised.value)
