@@ -14,7 +14,6 @@ namespace {
 
 constexpr std::chrono::microseconds kSoon{200};  // for one who starts a call and does little before he waits for it
 constexpr std::chrono::milliseconds kNap{1};
-constexpr std::chrono::milliseconds kHookInterval{100};
 constexpr int kNaps = 50;  // without a call, before a worker sleeps until it is woken
 
 }  // namespace

@@ -18,6 +18,8 @@ namespace tessera::backend {
 
 class Call;
 
+inline constexpr std::chrono::milliseconds kHookInterval{100};  // between two looks for an interrupt
+
 // A future of a list of tensors, which is what c10d's callers expect.
 c10::intrusive_ptr<c10::ivalue::Future> new_future();
 void settle(c10::ivalue::Future& future, const std::vector<at::Tensor>& outputs, const std::exception_ptr& error);

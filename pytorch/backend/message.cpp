@@ -11,13 +11,9 @@ bool Parcel::done() {
   return lock.owns_lock() && has_come();
 }
 
-bool Parcel::is_waited_for() {
-  const std::unique_lock lock(guard_, std::try_to_lock);
-  return !lock.owns_lock();
-}
-
-void Parcel::wait() {
-  std::lock_guard lock(guard_);
+void Parcel::wait(const std::function<void()>& heed) {
+  std::unique_lock lock(guard_, std::defer_lock);
+  while (!lock.try_lock_for(kHookInterval)) heed();
   if (!over_) {
     over_ = true;
     try {
@@ -46,7 +42,14 @@ void Parcels::add(std::shared_ptr<Parcel> parcel) {
   open_.push_back(std::move(parcel));
 }
 
-void Parcels::wait_for_all() noexcept {
+void Parcels::wait_for_all(const Line& line) noexcept {
+  const auto heed = [&] {
+    try {
+      line.heed_hook();
+    } catch (const Error&) {
+      // Whoever waits for the parcel is told.
+    }
+  };
   std::list<std::shared_ptr<Parcel>> open;
   {
     std::lock_guard lock(guard_);
@@ -54,7 +57,7 @@ void Parcels::wait_for_all() noexcept {
   }
   for (const auto& parcel : open) {
     try {
-      parcel->wait();
+      parcel->wait(heed);
     } catch (const Error&) {
       // Whoever has the Work still gets it from there.
     }
@@ -76,27 +79,29 @@ bool Message::isSuccess() const {
 
 bool Message::wait(std::chrono::milliseconds timeout) {
   try {
-    watch(timeout);
-    parcel_->wait();
+    if (timeout != kNoTimeout) watch(timeout);
+    parcel_->wait([this] { heed_hook(); });
   } catch (...) {
     rethrow_to_python();
   }
   return true;
 }
 
-// While the time is limited, or another thread waits for it already, for a future.
 void Message::watch(std::chrono::milliseconds timeout) const {
   constexpr std::chrono::microseconds kPause{50};
-  constexpr int kPausesBetweenHooks = 2000;
+  constexpr int kPausesBetweenHooks = kHookInterval / kPause;
   const auto end = std::chrono::steady_clock::now() + timeout;
-  for (int pauses = 1; timeout == kNoTimeout ? parcel_->is_waited_for() : !parcel_->done(); ++pauses) {
-    if (timeout != kNoTimeout && std::chrono::steady_clock::now() >= end) {
+  for (int pauses = 1; !parcel_->done(); ++pauses) {
+    if (std::chrono::steady_clock::now() >= end) {
       throw TimeoutError(fmt::format("the message is not done after {} ms", timeout.count()));
     }
     std::this_thread::sleep_for(kPause);
-    const auto line = pauses % kPausesBetweenHooks == 0 ? line_.lock() : nullptr;
-    if (line != nullptr) line->heed_hook();
+    if (pauses % kPausesBetweenHooks == 0) heed_hook();
   }
+}
+
+void Message::heed_hook() const {
+  if (const auto line = line_.lock()) line->heed_hook();
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> Message::getFuture() {

@@ -1,6 +1,7 @@
 // A tensor on its way between two ranks, as c10d has it.
 #pragma once
 
+#include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -21,17 +22,16 @@ class Parcel {
   const at::Tensor& tensor() const { return tensor_; }
   // Returns at once. While a thread waits for it, it is not done.
   bool done();
-  // By another thread.
-  bool is_waited_for();
-  // Returns when it is done. Throws what tessera throws.
-  void wait();
+  // Returns when it is done. Throws what tessera throws. While another thread waits for it, as for a future, heed() is called
+  // now and then; what it throws ends this wait.
+  void wait(const std::function<void()>& heed = [] {});
   int source();
 
  private:
   bool has_come() const { return over_ || (is_receive_ ? received_.done() : sent_.done()); }
 
   const at::Tensor tensor_;
-  std::mutex guard_;
+  std::timed_mutex guard_;
   tessera::Work sent_;
   WorkOf<Received> received_;
   const bool is_receive_ = false;
@@ -44,7 +44,8 @@ class Parcel {
 class Parcels {
  public:
   void add(std::shared_ptr<Parcel> parcel);
-  void wait_for_all() noexcept;
+  // Goes on when it is interrupted: then `line` has ended what is pending.
+  void wait_for_all(const Line& line) noexcept;
 
  private:
   std::mutex guard_;
@@ -65,6 +66,7 @@ class Message : public c10d::Work {
 
  private:
   void watch(std::chrono::milliseconds timeout) const;
+  void heed_hook() const;
 
   const std::shared_ptr<Parcel> parcel_;
   const std::weak_ptr<Line> line_;

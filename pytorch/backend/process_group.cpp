@@ -145,7 +145,7 @@ void ProcessGroupTessera::finish() noexcept {
     }
   };
   while (!see_through(*line_)) {}
-  parcels_.wait_for_all();
+  parcels_.wait_for_all(*message_line_);
   while (!see_through(*message_line_)) {}
   {
     std::lock_guard lock(living_->guard);
@@ -174,7 +174,13 @@ void ProcessGroupTessera::Living::abort(const char* reason) {
   if (comm != nullptr) comm->abort(reason);
 }
 
-void ProcessGroupTessera::abort() { living_->abort("the process group was aborted"); }
+void ProcessGroupTessera::abort() {
+  try {
+    living_->abort("the process group was aborted");
+  } catch (...) {
+    rethrow_to_python();
+  }
+}
 
 at::Tensor ProcessGroupTessera::allocateTensor(long size, at::TensorOptions options) {
   const auto dtype = c10::typeMetaToScalarType(options.dtype());

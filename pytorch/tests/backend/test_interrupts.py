@@ -26,6 +26,12 @@ def _destroyed(rank):
     dist.destroy_process_group()
 
 
+def _destroyed_with_a_future(rank):
+    dist.irecv(torch.ones(3), 1).get_future()
+    time.sleep(0.2)  # a thread waits for it now
+    dist.destroy_process_group()
+
+
 def _behind_another(rank):
     dist.all_reduce(torch.ones(3), async_op=True)
     time.sleep(0.2)
@@ -54,9 +60,13 @@ WAITS = {
     "broadcast of objects": lambda rank: dist.broadcast_object_list([None], src=1),
     "new_group": lambda rank: dist.new_group([0, 1]),
     "destroy": _destroyed,
+    "destroy with a future": _destroyed_with_a_future,
     "tessera.send": lambda rank: tessera.send(torch.ones(3), 1),
     "tessera.all_gather": lambda rank: tessera.all_gather(torch.ones(3)),
 }
+
+
+OWN = ("new_group", "tessera.send", "tessera.all_gather")  # have a communicator of their own: the group lives on
 
 
 def interrupted(wait):
@@ -88,9 +98,9 @@ def _interrupted(rank, size, which):
 @pytest.mark.parametrize("hosts", [None, 2])
 @pytest.mark.parametrize("which", WAITS)
 def test_ctrl_c_ends(which, hosts):
-    if hosts == 2 and which in ("new_group", "destroy", "tessera.send", "tessera.all_gather"):
+    if hosts == 2 and (which in OWN or which.startswith("destroy")):
         pytest.skip("as on one host")
-    own = which in ("new_group", "tessera.send", "tessera.all_gather")  # a communicator of its own: the group lives on
+    own = which in OWN
     (raised, seconds), (heard, text) = run_ranks(
         2, _interrupted, which, hosts=hosts, timeout_s=3.0 if own else 250.0, limit_s=60.0
     )
