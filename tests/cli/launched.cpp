@@ -12,7 +12,6 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 #include <thread>
 
@@ -211,8 +210,9 @@ int count_of(const std::string& text, const std::string& piece) {
 }
 
 std::string read_file(const std::string& path) {
-  std::ifstream in(path);
-  return {std::istreambuf_iterator<char>(in), {}};
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();  // as far as it goes: a file of a process may end with it
+  return text.str();
 }
 
 }  // namespace tessera::testing_support
