@@ -115,7 +115,7 @@ double Graph::latency_of(const Reshard& move) const {
 // An all-to-all within groups. Every rank has a latency for each other rank of its group at the slowest axis on which they
 // differ, and the bytes of the busiest by axis.
 Edge Graph::exchange_move(const Node& before, const Node& after, const Reshard& move) {
-  const auto [a, tail, b, moved] = move;
+  const size_t a = move.from_dim, tail = move.tail, b = move.to_dim;
   const int from = before.list[a], to = after.list[b];
   double same = element_bytes_;
   for (size_t d = 0; d < shape_.size(); ++d) same *= d == a || d == b ? 1 : lists_[before.list[d]].largest;
@@ -127,7 +127,7 @@ Edge Graph::exchange_move(const Node& before, const Node& after, const Reshard& 
   slow_first.assign(axes.end() - static_cast<ptrdiff_t>(tail), axes.end());
   std::sort(slow_first.begin(), slow_first.end(),
             [&](uint8_t x, uint8_t y) { return slowness_[mesh_axes_[x]] > slowness_[mesh_axes_[y]]; });
-  known = {StepKind::all_to_all, moved, exchange_base_us_, 0};
+  known = {StepKind::all_to_all, move.axes, exchange_base_us_, 0};
   GroupExchange::Load peers = {};  // that differ on an axis, and on none that is slower
   auto left = static_cast<double>(lists_.width(from, tail));
   for (size_t i = 0; i < tail; ++i) {

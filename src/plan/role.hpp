@@ -12,6 +12,9 @@ namespace tessera::detail {
 
 struct Role {
   struct Stage {
+    Stage(const Step& s, const std::shared_ptr<const Exchange>& e, const std::string& t, size_t n)
+        : step(s), exchange(e), text(t), number(n) {}
+
     const Step& step;
     const std::shared_ptr<const Exchange>& exchange;
     const std::string& text;

@@ -125,7 +125,8 @@ void ShareTable::add_own(size_t column, size_t first_piece, size_t behind_piece)
 void ShareTable::add_some(uint32_t set, size_t column, size_t first_piece, size_t behind_piece) {
   size_t keys = 1;
   for (const uint8_t a : other_.axes) keys *= (set >> a & 1) != 0 ? static_cast<size_t>(sizes_[a]) : 1;
-  auto& [key, sums] = scratch_;
+  auto& key = scratch_.key;
+  auto& sums = scratch_.sums;
   key.assign(other_.pieces(), 0);  // by piece: twice a number for its place on the set's axes
   for (size_t k = 0; k < other_.depth(); ++k) {
     const uint8_t a = other_.axes[k];
