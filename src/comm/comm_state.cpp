@@ -100,37 +100,26 @@ class QueuedTask : public Task {
   std::weak_ptr<CommState> comm_;
 };
 
+template <class E>
+bool is_a(const std::exception& e) {
+  return dynamic_cast<const E*>(&e) != nullptr;
+}
+
 }  // namespace
 
 ErrorKind kind_of(const std::exception_ptr& error, std::string& text) {
   try {
     std::rethrow_exception(error);
-  } catch (const MismatchError& e) {
-    text = e.what();
-    return ErrorKind::mismatch;
-  } catch (const ShapeError& e) {
-    text = e.what();
-    return ErrorKind::shape;
-  } catch (const DTypeError& e) {
-    text = e.what();
-    return ErrorKind::dtype;
-  } catch (const ArgumentError& e) {
-    text = e.what();
-    return ErrorKind::argument;
-  } catch (const ArgumentTypeError& e) {
-    text = e.what();
-    return ErrorKind::argument_type;
-  } catch (const PeerLostError& e) {
-    text = e.what();
-    return ErrorKind::peer_lost;
-  } catch (const TimeoutError& e) {
-    text = e.what();
-    return ErrorKind::timed_out;
-  } catch (const AbortedError& e) {
-    text = e.what();
-    return ErrorKind::aborted;
   } catch (const std::exception& e) {
     text = e.what();
+    if (is_a<MismatchError>(e)) return ErrorKind::mismatch;
+    if (is_a<ShapeError>(e)) return ErrorKind::shape;
+    if (is_a<DTypeError>(e)) return ErrorKind::dtype;
+    if (is_a<ArgumentError>(e)) return ErrorKind::argument;
+    if (is_a<ArgumentTypeError>(e)) return ErrorKind::argument_type;
+    if (is_a<PeerLostError>(e)) return ErrorKind::peer_lost;
+    if (is_a<TimeoutError>(e)) return ErrorKind::timed_out;
+    if (is_a<AbortedError>(e)) return ErrorKind::aborted;
   } catch (...) {
     text = "an exception that is no std::exception";
   }

@@ -25,8 +25,9 @@ def refuse(comm, op, wrong):
         raise error from None
 
 
-def told_to_all(op, comm_of):
-    """For a collective: what is wrong is told to the ranks of comm_of(its arguments)."""
+def _answered(answer):
+    """A decorator: what is wrong with a call's arguments goes to answer(wrong, its arguments), outside of the except clause,
+    so that the user is not shown what tessera makes of it inside."""
 
     def decorate(fn):
         @functools.wraps(fn)
@@ -35,29 +36,26 @@ def told_to_all(op, comm_of):
                 return fn(*args, **named)
             except Wrong as wrong:
                 problem = wrong
-            refuse(comm_of(*args, **named), op, problem)
+            answer(problem, *args, **named)
 
         return call
 
     return decorate
+
+
+def told_to_all(op, comm_of):
+    """For a collective: what is wrong is told to the ranks of comm_of(its arguments)."""
+    return _answered(lambda wrong, *args, **named: refuse(comm_of(*args, **named), op, wrong))
 
 
 def raised_here(op):
     """For what no other rank waits for."""
 
-    def decorate(fn):
-        @functools.wraps(fn)
-        def call(*args, **named):
-            try:
-                return fn(*args, **named)
-            except Wrong as wrong:
-                problem = wrong
-            file, line = here()
-            raise getattr(_errors, problem.kind)(f"{op}: {problem}   {os.path.basename(file)}:{line}")
+    def answer(wrong, *_, **__):
+        file, line = here()
+        raise getattr(_errors, wrong.kind)(f"{op}: {wrong}   {os.path.basename(file)}:{line}")
 
-        return call
-
-    return decorate
+    return _answered(answer)
 
 
 # What an argument is taken for ----------------------------------------------------------------------------------------
