@@ -1,6 +1,6 @@
 """tessera.all_gather beside the files that are copied from project to project, on Gloo, in the same processes.
 
-    python bench/pytorch_face.py [--ranks 2 4] [--sizes "1 KiB" skew] [--rounds 15] [--seconds 0.1]
+    python bench/pytorch_face.py [--ranks 2 4] [--sizes "1 KiB" skew] [--rounds 15] [--seconds 0.1] [--device cuda]
 
 Those files are musiclm-pytorch's (`pip install --no-deps musiclm-pytorch einops`). Both sides gather pieces of
 different sizes, 0.5 to 1.5 times the mean given; "skew" is 64 MiB on rank 0 and 1 KiB elsewhere. Both have the group
@@ -58,10 +58,20 @@ def players():
     }
 
 
-def steps(gathers, label, mean, rank, size, with_backward):
+def finished(step):
+    """A GPU goes on working when a call has returned."""
+
+    def whole():
+        step()
+        torch.cuda.synchronize()
+
+    return whole
+
+
+def steps(gathers, label, rank, size, with_backward, device):
     """{name: function() of one call}"""
-    copies = COPIES.get(label, 2)
-    inputs = [torch.rand(rows_of(mean, rank, size), ROW) for _ in range(copies)]
+    mean, copies = SIZES[label], COPIES.get(label, 2)
+    inputs = [torch.rand(rows_of(mean, rank, size), ROW, device=device) for _ in range(copies)]
     for x in inputs:
         x.requires_grad_(with_backward)
     turn = [0]
@@ -72,8 +82,8 @@ def steps(gathers, label, mean, rank, size, with_backward):
 
     if not with_backward:
         return {name: lambda gather=gather: gather(next_input()) for name, gather in gathers.items()}
-    grad = torch.rand(sum(rows_of(mean, r, size) for r in range(size)), ROW)
-    whole = torch.rand(grad.shape, requires_grad=True)
+    grad = torch.rand(sum(rows_of(mean, r, size) for r in range(size)), ROW, device=device)
+    whole = torch.rand_like(grad, requires_grad=True)
 
     def step(gather):
         x = next_input()
@@ -113,11 +123,13 @@ def be_rank(rank, size, store_file, options):
     dist.init_process_group("gloo", store=dist.FileStore(store_file, size), rank=rank, world_size=size)
     gathers = players()
     if rank == 0:
-        print(f"{size} processes, best of {options.rounds} rounds, µs")
+        print(f"{size} processes, tensors on {options.device}, best of {options.rounds} rounds, µs")
         print(f"{'':26}{'copied file':>12}  {'Gloo group':>20}  {'own group':>20}  {'autograd alone':>15}", flush=True)
     for with_backward in (False, True):
         for label in options.sizes:
-            calls = steps(gathers, label, SIZES[label], rank, size, with_backward)
+            calls = steps(gathers, label, rank, size, with_backward, options.device)
+            if options.device != "cpu":
+                calls = {name: finished(step) for name, step in calls.items()}
             best = compare(calls, options.rounds, options.seconds)
             if rank == 0:
                 print_row(("forward + backward, " if with_backward else "forward, ") + label, best)
@@ -151,6 +163,7 @@ if __name__ == "__main__":
     parser.add_argument("--sizes", choices=SIZES, nargs="+", default=list(SIZES), metavar="SIZE")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=0.1, help="that one of them takes in a round, about")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where the tensors are")
     chosen = parser.parse_args()
     for count in chosen.ranks:
         with tempfile.TemporaryDirectory() as folder:

@@ -104,22 +104,34 @@ Comm torch_comm(std::string_view name) {
   return Comm(std::move(state));
 }
 
-Tensor from_torch(const at::Tensor& tensor) {
-  if (!tensor.device().is_cpu()) {
-    throw ArgumentTypeError(fmt::format("a tensor on {}: only CPU tensors work, use x.cpu()", tensor.device().str()));
-  }
+namespace {
+
+void check_dense(const at::Tensor& tensor) {
   if (tensor.layout() != at::kStrided || tensor.is_quantized() || tensor.is_nested()) {
     throw ArgumentTypeError(
         "a tensor that is sparse, nested or quantized: only dense ones work, use x.to_dense(), "
         "x.to_padded_tensor(0) or x.dequantize()");
   }
+}
+
+Dims shape_of(const at::Tensor& tensor) {
+  return Dims(std::span<const int64_t>(tensor.sizes().data(), tensor.sizes().size()));
+}
+
+}  // namespace
+
+Tensor from_torch(const at::Tensor& tensor) {
+  if (!tensor.device().is_cpu()) {
+    throw ArgumentTypeError(
+        fmt::format("a tensor on {}: only memory of the CPU can be viewed, use x.cpu()", tensor.device().str()));
+  }
+  check_dense(tensor);
   if (tensor.is_conj() || tensor.is_neg()) {
     throw ArgumentTypeError("a tensor whose conj or neg bit is set: use x.resolve_conj()");
   }
   const DType dtype = dtype_of_torch(tensor.scalar_type());
-  const Dims shape{std::span<const int64_t>(tensor.sizes().data(), tensor.sizes().size())};
   const Dims strides{std::span<const int64_t>(tensor.strides().data(), tensor.strides().size())};
-  return Tensor::view(const_cast<void*>(tensor.const_data_ptr()), dtype, shape, strides,
+  return Tensor::view(const_cast<void*>(tensor.const_data_ptr()), dtype, shape_of(tensor), strides,
                       std::make_shared<at::Tensor>(tensor));
 }
 
@@ -166,16 +178,50 @@ ArgumentError no_adjoint(std::string_view op) {
   return ArgumentError(fmt::format("{} has no linear adjoint: detach x, or differentiate it by hand", op));
 }
 
-Arguments::Arguments() {
+Arguments::Arguments(Comm& comm, const at::Tensor& x)
+    : comm_(comm), device_(x.defined() ? x.device() : at::Device(at::kCPU)) {
   if (context().forward_mode) problem_ = std::make_exception_ptr(no_forward_mode());
 }
 
 Tensor Arguments::tensor(const OptionalTensor& tensor) {
   if (!tensor.has_value() || !tensor->defined()) return {};
   return attempt([&] {
+    if (!tensor->device().is_cpu()) return on_host(*tensor);
     const bool as_it_lies = !tensor->is_conj() && !tensor->is_neg();
     return from_torch(as_it_lies ? *tensor : tensor->resolve_conj().resolve_neg());
   });
+}
+
+// In memory that the peers read in place.
+Tensor Arguments::on_host(const at::Tensor& tensor) const {
+  check_dense(tensor);
+  const Tensor copy = comm_.allocate(dtype_of_torch(tensor.scalar_type()), shape_of(tensor));
+  try {
+    to_torch(copy).copy_(tensor);
+  } catch (const c10::Error& error) {
+    throw Error(
+        fmt::format("the copy from {} to the host failed: {}", tensor.device().str(), error.what_without_backtrace()));
+  }
+  return copy;
+}
+
+Tensor Arguments::shape(const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.device().is_cpu()) return this->tensor(tensor);
+  return attempt([&] {
+    check_dense(tensor);
+    return from_torch(
+        at::Tensor(at::detail::empty_cpu(at::IntArrayRef(), tensor.scalar_type())).expand(tensor.sizes()));
+  });
+}
+
+at::Tensor Arguments::result(const Tensor& tensor) const {
+  const at::Tensor here = to_torch(tensor);
+  return device_.is_cpu() || !here.defined() ? here : here.to(device_);
+}
+
+at::Tensor Arguments::result(const Sizes& sizes) const {
+  const at::Tensor here = to_tensor(sizes);
+  return device_.is_cpu() ? here : here.to(device_);
 }
 
 namespace {
@@ -233,34 +279,34 @@ int64_t take_flags(const Comm& comm) {
 
 }  // namespace
 
-tessera::detail::Description Arguments::complete(const Comm& comm, tessera::detail::Description description) const {
-  description.flags = take_flags(comm);
+tessera::detail::Description Arguments::complete(tessera::detail::Description description) const {
+  description.flags = take_flags(comm_);
   description.problem = problem_;
   return description;
 }
 
-tessera::detail::Outcome Arguments::execute(Comm& comm, tessera::detail::Description description) {
+tessera::detail::Outcome Arguments::execute(tessera::detail::Description description) {
   const Site site = take_site();
-  description = complete(comm, std::move(description));
+  description = complete(std::move(description));
   Outcome outcome;
-  tessera::detail::execute(comm, {&description, 1}, {&outcome, 1}, site);
-  settle(comm, outcome.flags, site);
+  tessera::detail::execute(comm_, {&description, 1}, {&outcome, 1}, site);
+  settle(comm_, outcome.flags, site);
   return outcome;
 }
 
-Tensor Arguments::redistribute(Comm& comm, const Tensor& x, const std::optional<Plan>& plan) {
-  if (!plan) return execute(comm, {.op = tessera::detail::OpCode::redistribute}).tensor;
+Tensor Arguments::redistribute(const Tensor& x, const std::optional<Plan>& plan) {
+  if (!plan) return execute({.op = tessera::detail::OpCode::redistribute}).tensor;
   const Site site = take_site();
-  tessera::detail::RedistributeCall call{.flags = take_flags(comm), .problem = problem_};
-  const Tensor result = tessera::detail::redistribute(comm, x, *plan, call, site);
-  settle(comm, call.flags_of_all, site);
+  tessera::detail::RedistributeCall call{.flags = take_flags(comm_), .problem = problem_};
+  const Tensor result = tessera::detail::redistribute(comm_, x, *plan, call, site);
+  settle(comm_, call.flags_of_all, site);
   // The result of an operator is never its argument, nor a view of it; and row-major, as compiled code takes it to be.
   const bool own = !result.defined() || (result.owner() != x.owner() && result.is_contiguous());
   return own ? result : result.clone();
 }
 
-Plan Arguments::plan_between(Comm& comm, const Tensor& x, const Layout& from, const Layout& to, const Site& site) {
-  return tessera::detail::plan_between(comm, x, from, to, problem_, site);
+Plan Arguments::plan_between(const Tensor& x, const Layout& from, const Layout& to, const Site& site) {
+  return tessera::detail::plan_between(comm_, x, from, to, problem_, site);
 }
 
 void Arguments::settle(const Comm& comm, const Sizes& flags, const Site& site) {

@@ -35,23 +35,26 @@ struct CallContext {
 };
 CallContext& context();
 
-// The arguments of one call as tessera has them. What is wrong with them is kept, to be told to every rank.
+// The arguments of one call as tessera has them, and its results as torch does. What is wrong with them is kept, to be told
+// to every rank. Where x lies on another device than the CPU, its elements go through the host's memory, and the results
+// back to that device.
 class Arguments {
  public:
-  Arguments();
+  Arguments(Comm& comm, const at::Tensor& x);
   Tensor tensor(const OptionalTensor& tensor);
+  Tensor shape(const at::Tensor& tensor);  // where nobody looks at its elements
   Sizes sizes(const OptionalTensor& sizes, const char* field);
   Reduction reduction(std::string_view op, double factor);
   void check_grad(std::string_view grad);  // that of a gather
 
   template <class Op>
-  typename Op::Result run(Comm& comm, Op op) {
-    Outcome outcome = execute(comm, Op::describe(std::move(op)));
+  typename Op::Result run(Op op) {
+    Outcome outcome = execute(Op::describe(std::move(op)));
     return Op::result(std::move(outcome));
   }
   // x: undefined where this rank has no part. No plan: what is wrong with it is told.
-  Tensor redistribute(Comm& comm, const Tensor& x, const std::optional<Plan>& plan);
-  Plan plan_between(Comm& comm, const Tensor& x, const Layout& from, const Layout& to, const Site& site);
+  Tensor redistribute(const Tensor& x, const std::optional<Plan>& plan);
+  Plan plan_between(const Tensor& x, const Layout& from, const Layout& to, const Site& site);
   // What make() makes; none where something is wrong.
   template <class Make>
   std::optional<Plan> plan(Make&& make) {
@@ -60,12 +63,19 @@ class Arguments {
 
   // run() in parts, for several calls with one agreement: with what this rank says of gradients and of its arguments; and
   // after it, what the ranks say of gradients: whether one needs one, and that none is in the way.
-  tessera::detail::Description complete(const Comm& comm, tessera::detail::Description description) const;
+  tessera::detail::Description complete(tessera::detail::Description description) const;
   static void settle(const Comm& comm, const Sizes& flags, const Site& site);
+
+  at::Tensor result(const Tensor& tensor) const;
+  at::Tensor result(const Sizes& sizes) const;
+  std::tuple<at::Tensor, at::Tensor> result(const Gathered& gathered) const {
+    return {result(gathered.tensor), result(gathered.sizes)};
+  }
 
  private:
   using Outcome = tessera::detail::Outcome;
-  Outcome execute(Comm& comm, tessera::detail::Description description);
+  Tensor on_host(const at::Tensor& tensor) const;
+  Outcome execute(tessera::detail::Description description);
   template <class Fn>
   auto attempt(Fn&& fn) -> decltype(fn()) {
     try {
@@ -76,6 +86,8 @@ class Arguments {
     }
   }
 
+  Comm& comm_;
+  const at::Device device_;
   std::exception_ptr problem_;
 };
 

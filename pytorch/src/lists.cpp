@@ -7,13 +7,14 @@
 namespace tessera::torch_front {
 namespace {
 
-// describe(arguments, x) is the call for one tensor, finish(recorded, x, result) what becomes of its result. shared: the
-// gradient is a collective.
+// describe(arguments, x) is the call for one tensor, finish(recorded, x, result, arguments) what becomes of its result.
+// shared: the gradient is a collective.
 template <class Op, class Describe, class Finish>
 auto run_list(const char* name, const std::vector<at::Tensor>& xs, bool shared, Comm& comm, Describe&& describe,
               Finish&& finish) {
   const Site site = context().site;
   std::deque<Recorded> recorded;
+  std::deque<Arguments> arguments;
   std::vector<tessera::detail::Description> batch;
   std::vector<tessera::detail::Outcome> outcomes(xs.size());
   {
@@ -21,17 +22,17 @@ auto run_list(const char* name, const std::vector<at::Tensor>& xs, bool shared, 
     for (const at::Tensor& x : xs) {
       context().site = site;
       recorded.emplace_back(name, x, shared);
-      Arguments in;
+      Arguments& in = arguments.emplace_back(comm, x);
       auto description = describe(in, x);
-      batch.push_back(in.complete(comm, std::move(description)));
+      batch.push_back(in.complete(std::move(description)));
     }
     tessera::detail::execute(comm, batch, outcomes, site);
   }
-  std::vector<decltype(finish(recorded[0], xs[0], Op::result(std::move(outcomes[0]))))> results;
+  std::vector<decltype(finish(recorded[0], xs[0], Op::result(std::move(outcomes[0])), arguments[0]))> results;
   for (size_t i = 0; i < xs.size(); ++i) {
     Arguments::settle(comm, outcomes[i].flags, site);
     context().made.place = static_cast<int64_t>(i);
-    results.push_back(finish(recorded[i], xs[i], Op::result(std::move(outcomes[i]))));
+    results.push_back(finish(recorded[i], xs[i], Op::result(std::move(outcomes[i])), arguments[i]));
   }
   return results;
 }
@@ -47,8 +48,8 @@ std::vector<at::Tensor> all_reduce_list(const std::vector<at::Tensor>& xs, std::
         [&](Arguments& in, const at::Tensor& x) {
           return AllReduce::describe({.x = in.tensor(x), .op = in.reduction(op, factor)});
         },
-        [&](const Recorded& recorded, const at::Tensor&, const Tensor& sum) {
-          const at::Tensor result = to_torch(sum);
+        [&](const Recorded& recorded, const at::Tensor&, const Tensor& sum, const Arguments& in) {
+          const at::Tensor result = in.result(sum);
           if (!recorded.wanted()) return result;
           linear(op, factor, comm_name);
           return recorded.attach(
@@ -69,8 +70,8 @@ std::vector<std::tuple<at::Tensor, at::Tensor>> all_gather_list(const std::vecto
           in.check_grad(grad);
           return AllGather::describe({.x = in.tensor(x), .dim = dim});
         },
-        [&](const Recorded& recorded, const at::Tensor& x, const Gathered& gathered) {
-          std::tuple result{to_torch(gathered.tensor), to_tensor(gathered.sizes)};
+        [&](const Recorded& recorded, const at::Tensor& x, const Gathered& gathered, const Arguments& in) {
+          std::tuple result = in.result(gathered);
           if (recorded.wanted()) {
             recorded.attach(std::get<0>(result), backward_of_gather(grad, dim, to_tensor(gathered.sizes),
                                                                     x.sym_size(dim), 1, std::string(comm_name)));

@@ -1,4 +1,4 @@
-// The operators torch.ops.tessera.*, on CPU tensors. What is known of the result's size beforehand is passed along for
+// The operators torch.ops.tessera.*, on tensors that have elements. What is known of the result's size beforehand is passed along for
 // those who only work out shapes: own, total and shape change nothing here.
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
@@ -8,14 +8,12 @@
 #include "border.hpp"
 #include "redistribute.hpp"
 
-namespace tessera::torch_front::on_cpu {
+namespace tessera::torch_front::with_elements {
 namespace {
 
 using call::OptionalInt;
 using call::OptionalShape;
 using call::Pair;
-
-Pair pair_of(const Gathered& gathered) { return {to_torch(gathered.tensor), to_tensor(gathered.sizes)}; }
 
 // A tensor that nothing was gathered to, as a loss can have it: empty.
 at::Tensor nothing_of(const at::Tensor& x, at::IntArrayRef shape) { return x.new_empty(shape); }
@@ -24,18 +22,18 @@ Pair all_gather(const at::Tensor& x, int64_t dim, const OptionalTensor& sizes, O
                 double scale, std::string_view name) {
   return guarded([&] {
     Comm comm = torch_comm(name);
-    Arguments in;
+    Arguments in(comm, x);
     in.check_grad(grad);
-    return pair_of(
-        in.run(comm, AllGather{.x = in.tensor(x), .dim = dim, .sizes = in.sizes(sizes, "sizes"), .scale = scale}));
+    return in.result(
+        in.run(AllGather{.x = in.tensor(x), .dim = dim, .sizes = in.sizes(sizes, "sizes"), .scale = scale}));
   });
 }
 
 at::Tensor gather_sizes(const at::Tensor& x, int64_t dim, std::string_view name) {
   return guarded([&] {
     Comm comm = torch_comm(name);
-    Arguments in;
-    return to_tensor(in.run(comm, GatherSizes{.x = in.tensor(x), .dim = dim}));
+    Arguments in(comm, x);
+    return in.result(in.run(GatherSizes{.x = in.shape(x), .dim = dim}));
   });
 }
 
@@ -43,18 +41,17 @@ at::Tensor reduce_scatter(const at::Tensor& x, int64_t dim, const OptionalTensor
                           std::string_view op, double factor, std::string_view name) {
   return guarded([&] {
     Comm comm = torch_comm(name);
-    Arguments in;
-    return to_torch(in.run(
-        comm, ReduceScatter{
-                  .x = in.tensor(x), .dim = dim, .sizes = in.sizes(sizes, "sizes"), .op = in.reduction(op, factor)}));
+    Arguments in(comm, x);
+    return in.result(in.run(ReduceScatter{
+        .x = in.tensor(x), .dim = dim, .sizes = in.sizes(sizes, "sizes"), .op = in.reduction(op, factor)}));
   });
 }
 
 at::Tensor all_reduce(const at::Tensor& x, std::string_view op, double factor, std::string_view name) {
   return guarded([&] {
     Comm comm = torch_comm(name);
-    Arguments in;
-    return to_torch(in.run(comm, AllReduce{.x = in.tensor(x), .op = in.reduction(op, factor)}));
+    Arguments in(comm, x);
+    return in.result(in.run(AllReduce{.x = in.tensor(x), .op = in.reduction(op, factor)}));
   });
 }
 
@@ -62,11 +59,9 @@ Pair all_to_all(const at::Tensor& x, int64_t split_dim, int64_t concat_dim, cons
                 OptionalInt, std::string_view name) {
   return guarded([&] {
     Comm comm = torch_comm(name);
-    Arguments in;
-    return pair_of(in.run(
-        comm,
-        AllToAll{
-            .x = in.tensor(x), .split_dim = split_dim, .concat_dim = concat_dim, .sizes = in.sizes(sizes, "sizes")}));
+    Arguments in(comm, x);
+    return in.result(in.run(AllToAll{
+        .x = in.tensor(x), .split_dim = split_dim, .concat_dim = concat_dim, .sizes = in.sizes(sizes, "sizes")}));
   });
 }
 
@@ -74,11 +69,11 @@ Pair all_to_all_v(const at::Tensor& x, const at::Tensor& send_sizes, const Optio
                   OptionalInt, std::string_view name) {
   return guarded([&] {
     Comm comm = torch_comm(name);
-    Arguments in;
-    return pair_of(in.run(comm, AllToAllV{.x = in.tensor(x),
-                                          .send_sizes = in.sizes(send_sizes, "send_sizes"),
-                                          .recv_sizes = in.sizes(recv_sizes, "recv_sizes"),
-                                          .dim = dim}));
+    Arguments in(comm, x);
+    return in.result(in.run(AllToAllV{.x = in.tensor(x),
+                                      .send_sizes = in.sizes(send_sizes, "send_sizes"),
+                                      .recv_sizes = in.sizes(recv_sizes, "recv_sizes"),
+                                      .dim = dim}));
   });
 }
 
@@ -87,12 +82,12 @@ at::Tensor broadcast(const at::Tensor& x, bool given, int64_t root, OptionalShap
                      std::string_view name) {
   return guarded([&] {
     Comm comm = torch_comm(name);
-    Arguments in;
+    Arguments in(comm, x);
     Broadcast op{.root = root, .scale = scale};
-    if (given) op.x = in.tensor(x);
+    if (given) op.x = comm.rank() == root ? in.tensor(x) : in.shape(x);
     // The result of an operator is never its argument.
     if (comm.rank() == root && op.x.defined()) op.out = comm.allocate(op.x.dtype(), op.x.shape());
-    return to_torch(in.run(comm, std::move(op)));
+    return in.result(in.run(std::move(op)));
   });
 }
 
@@ -101,11 +96,12 @@ Pair scatter(const at::Tensor& x, int64_t root, int64_t dim, const OptionalTenso
              std::string_view name) {
   return guarded([&] {
     Comm comm = torch_comm(name);
-    Arguments in;
+    Arguments in(comm, x);
     Scatter op{.root = root, .dim = dim};
-    if (x.dim() > 0 && (comm.rank() == root || !shape)) op.x = in.tensor(x);
+    if (x.dim() > 0 && comm.rank() == root) op.x = in.tensor(x);
+    if (x.dim() > 0 && comm.rank() != root && !shape) op.x = in.shape(x);
     if (comm.rank() == root && x.dim() > 0) op.sizes = in.sizes(sizes, "sizes");
-    return pair_of(in.run(comm, std::move(op)));
+    return in.result(in.run(std::move(op)));
   });
 }
 
@@ -113,9 +109,9 @@ Pair gather(const at::Tensor& x, int64_t root, int64_t dim, const OptionalTensor
             std::string_view name) {
   return guarded([&] {
     Comm comm = torch_comm(name);
-    Arguments in;
+    Arguments in(comm, x);
     Pair result =
-        pair_of(in.run(comm, Gather{.x = in.tensor(x), .root = root, .dim = dim, .sizes = in.sizes(sizes, "sizes")}));
+        in.result(in.run(Gather{.x = in.tensor(x), .root = root, .dim = dim, .sizes = in.sizes(sizes, "sizes")}));
     if (!std::get<0>(result).defined()) {
       std::vector<int64_t> shape = x.sizes().vec();
       shape[static_cast<size_t>(normalize_dim(dim, shape.size()))] = 0;
@@ -128,9 +124,9 @@ Pair gather(const at::Tensor& x, int64_t root, int64_t dim, const OptionalTensor
 at::Tensor reduce(const at::Tensor& x, int64_t root, std::string_view op, double factor, std::string_view name) {
   return guarded([&] {
     Comm comm = torch_comm(name);
-    Arguments in;
+    Arguments in(comm, x);
     const at::Tensor result =
-        to_torch(in.run(comm, Reduce{.x = in.tensor(x), .root = root, .op = in.reduction(op, factor)}));
+        in.result(in.run(Reduce{.x = in.tensor(x), .root = root, .op = in.reduction(op, factor)}));
     if (result.defined()) return result;
     std::vector<int64_t> shape = x.sizes().vec();
     shape.insert(shape.begin(), 0);
@@ -192,20 +188,27 @@ void implement(::torch::Library& m) {
   m.impl("reduce", TORCH_FN(reduce));
   m.impl("split", TORCH_FN(split));
   m.impl("embed", TORCH_FN(embed));
-  m.impl("redistribute", TORCH_FN(redistribute_on_cpu));
+  m.impl("redistribute", TORCH_FN(redistribute_elements));
 }
 }  // namespace
 
 TORCH_LIBRARY_IMPL(tessera, CPU, m) { implement(m); }
-// What cannot be used comes this far too, so that every rank is told of it, and none waits for the one that has it.
 TORCH_LIBRARY_IMPL(tessera, CUDA, m) { implement(m); }
+TORCH_LIBRARY_IMPL(tessera, XPU, m) { implement(m); }
+TORCH_LIBRARY_IMPL(tessera, MPS, m) { implement(m); }
+TORCH_LIBRARY_IMPL(tessera, PrivateUse1, m) { implement(m); }
+// What cannot be used comes this far too, so that every rank is told of it, and none waits for the one that has it.
 TORCH_LIBRARY_IMPL(tessera, SparseCPU, m) { implement(m); }
+TORCH_LIBRARY_IMPL(tessera, SparseCUDA, m) { implement(m); }
 TORCH_LIBRARY_IMPL(tessera, SparseCsrCPU, m) { implement(m); }
+TORCH_LIBRARY_IMPL(tessera, SparseCsrCUDA, m) { implement(m); }
 TORCH_LIBRARY_IMPL(tessera, QuantizedCPU, m) { implement(m); }
+TORCH_LIBRARY_IMPL(tessera, QuantizedCUDA, m) { implement(m); }
 TORCH_LIBRARY_IMPL(tessera, NestedTensorCPU, m) { implement(m); }
+TORCH_LIBRARY_IMPL(tessera, NestedTensorCUDA, m) { implement(m); }
 TORCH_LIBRARY_IMPL(tessera, MkldnnCPU, m) { implement(m); }
 
-}  // namespace tessera::torch_front::on_cpu
+}  // namespace tessera::torch_front::with_elements
 
 void tessera::torch_front::keep_operators() {
   keep_gradients();

@@ -139,11 +139,11 @@ at::Tensor redistribute_on_meta(const at::Tensor& x, c10::SymIntArrayRef shape, 
   });
 }
 
-at::Tensor redistribute_on_cpu(const at::Tensor& x, c10::SymIntArrayRef shape, Name source, Name target, Name plan,
-                               double scale, Name convention, Name name) {
+at::Tensor redistribute_elements(const at::Tensor& x, c10::SymIntArrayRef shape, Name source, Name target, Name plan,
+                                 double scale, Name convention, Name name) {
   return guarded([&] {
     Comm comm = torch_comm(name);
-    Arguments in;
+    Arguments in(comm, x);
     const Tensor mine = in.tensor(x);
     const auto way = in.plan([&] {
       parse_convention(convention);
@@ -152,7 +152,7 @@ at::Tensor redistribute_on_cpu(const at::Tensor& x, c10::SymIntArrayRef shape, N
                      scale);
     });
     const bool given = way && way->from().box(way->shape(), comm.rank());
-    const at::Tensor result = to_torch(in.redistribute(comm, given ? mine : Tensor(), way));
+    const at::Tensor result = in.result(in.redistribute(given ? mine : Tensor(), way));
     return result.defined() ? result : x.new_empty({0});
   });
 }
@@ -189,13 +189,13 @@ at::Tensor redistribute(Comm& comm, const at::Tensor& x, const Plan& plan, Conve
   const torch_front::Recorded recorded("redistribute", x, true);
   at::Tensor result = [&] {
     at::AutoDispatchBelowADInplaceOrView guard;
-    torch_front::Arguments in;
+    torch_front::Arguments in(comm, x);
     const Tensor mine = in.tensor(x);
-    return to_torch(in.redistribute(comm, mine, plan));
+    return in.result(in.redistribute(mine, plan));
   }();
   if (!recorded.wanted()) return result;
   // Of a rank that has no part of it: something with a history, by which it comes to the gradient's move.
-  if (!result.defined()) result = to_torch(Tensor::empty(plan.dtype(), {0}));
+  if (!result.defined()) result = x.defined() ? x.new_empty({0}) : to_torch(Tensor::empty(plan.dtype(), {0}));
   const Plan back = recorded.way_back(comm.name(), [&] { return plan.adjoint(convention); });
   return recorded.attach(result, [name = torch_name(comm), back, convention](const at::Tensor& g) {
     Comm again = torch_comm(name);
@@ -205,9 +205,9 @@ at::Tensor redistribute(Comm& comm, const at::Tensor& x, const Plan& plan, Conve
 
 at::Tensor redistribute(Comm& comm, const at::Tensor& x, const Layout& from, const Layout& to, Convention convention,
                         const Site& site) {
-  torch_front::Arguments in;
-  const Tensor mine = in.tensor(x);
-  return redistribute(comm, x, in.plan_between(comm, mine, from, to, site), convention, site);
+  torch_front::Arguments in(comm, x);
+  const Tensor mine = in.shape(x);
+  return redistribute(comm, x, in.plan_between(mine, from, to, site), convention, site);
 }
 
 }  // namespace tessera

@@ -8,8 +8,8 @@ namespace tessera::torch_front {
 // shape: of the whole. plan: a Plan as JSON, between these layouts; empty: the cheapest in PyTorch's model. scale: what the
 // result is multiplied with, beside what a plan says of that. On a rank that has no part x only stands for a tensor of that
 // dtype, and a rank that gets none gets an empty one.
-at::Tensor redistribute_on_cpu(const at::Tensor& x, c10::SymIntArrayRef shape, call::Name source, call::Name target,
-                               call::Name plan, double scale, call::Name convention, call::Name comm);
+at::Tensor redistribute_elements(const at::Tensor& x, c10::SymIntArrayRef shape, call::Name source, call::Name target,
+                                 call::Name plan, double scale, call::Name convention, call::Name comm);
 at::Tensor redistribute_with_gradient(const at::Tensor& x, c10::SymIntArrayRef shape, call::Name source,
                                       call::Name target, call::Name plan, double scale, call::Name convention,
                                       call::Name comm);

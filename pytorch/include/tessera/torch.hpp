@@ -7,11 +7,14 @@
 //   });
 //
 // Each is as its namesake in collective.hpp: collective over `comm`, with the same errors and the same cost, and errors say
-// so on every rank. CPU tensors, any strides; of meta tensors only the shape is worked out, where it does not depend on what
-// other ranks have, and no rank is asked. A gradient is the adjoint for the loss that is the sum of what every rank
-// computes; it is a collective again, so that every rank calls backward(). It can be differentiated again. If one rank needs
-// a gradient, the result requires one on all of them: so all take part, even a rank whose own input needs none. Where some
-// rank is under a NoGradGuard then, all get a MismatchError. min, max, prod and the bitwise operations have no gradient.
+// so on every rank. Any strides; on another device than the CPU elements go by way of the host's memory, and results are
+// where x is (on the CPU, where it is undefined). There backward() runs on the thread that called, as autograd does where
+// its multithreading is off: it is switched off for that thread. Of meta tensors only the shape is worked out, where it does
+// not depend on what other ranks have, and no rank is asked. A gradient is the adjoint for the loss that is the sum of what
+// every rank computes; it is a collective again, so that every rank calls backward(). It can be differentiated again. If one
+// rank needs a gradient, the result requires one on all of them: so all take part, even a rank whose own input needs none.
+// Where some rank is under a NoGradGuard then, all get a MismatchError. min, max, prod and the bitwise operations have no
+// gradient.
 #pragma once
 
 #include <optional>

@@ -18,11 +18,14 @@ def _ops():
     return _traced if torch.compiler.is_dynamo_compiling() else _torch
 
 
-def _sizes(sizes):
-    if sizes is None or isinstance(sizes, torch.Tensor):
-        return sizes
+def _sizes(sizes, x):
+    """Where a compiler looks on, on the device of x: it takes all that an operator is given to lie on one."""
+    if sizes is None:
+        return None
     if torch.compiler.is_dynamo_compiling():
-        return torch.tensor(sizes)
+        return sizes.to(x.device) if isinstance(sizes, torch.Tensor) else torch.tensor(sizes, device=x.device)
+    if isinstance(sizes, torch.Tensor):
+        return sizes
     try:
         return torch.tensor(sizes)  # as whatever they are: the operator tells every rank of those that are no integers
     except Exception:
@@ -93,7 +96,7 @@ def all_gather(x, dim=0, sizes=None, *, group=None, grad="sum"):
         if sizes is None and _plain(x):
             return _torch.all_gather_list([_rows(each) for each in x], dim, grad, name_of(group))
         return _each(lambda each: all_gather(each, dim, sizes, group=group, grad=grad), x)
-    return tuple(_ops().all_gather(_rows(x), dim, _sizes(sizes), None, grad, 1.0, name_of(group)))
+    return tuple(_ops().all_gather(_rows(x), dim, _sizes(sizes, x), None, grad, 1.0, name_of(group)))
 
 
 @_face()
@@ -105,7 +108,7 @@ def gather_sizes(x, dim=0, *, group=None):
 @_face()
 def reduce_scatter(x, dim=0, sizes=None, *, op="sum", group=None):
     """The ranks' x combined; each rank keeps its cut along dim: that of the sizes, or of torch.chunk."""
-    return _ops().reduce_scatter(_rows(x), dim, _sizes(sizes), None, op, 1.0, name_of(group))
+    return _ops().reduce_scatter(_rows(x), dim, _sizes(sizes, x), None, op, 1.0, name_of(group))
 
 
 @_face(*_lists)
@@ -121,13 +124,13 @@ def all_reduce(x, op="sum", *, group=None):
 @_face()
 def all_to_all(x, split_dim, concat_dim, sizes=None, *, group=None):
     """From a cut along concat_dim to one along split_dim; with the sizes along concat_dim."""
-    return tuple(_ops().all_to_all(x, split_dim, concat_dim, _sizes(sizes), None, None, name_of(group)))
+    return tuple(_ops().all_to_all(x, split_dim, concat_dim, _sizes(sizes, x), None, None, name_of(group)))
 
 
 @_face()
 def all_to_all_v(x, send_sizes, recv_sizes=None, dim=0, *, group=None):
     """send_sizes[r] rows of x go to rank r; what came, by sender, and how much from each."""
-    return tuple(_ops().all_to_all_v(_rows(x), _sizes(send_sizes), _sizes(recv_sizes), dim, None, name_of(group)))
+    return tuple(_ops().all_to_all_v(_rows(x), _sizes(send_sizes, x), _sizes(recv_sizes, x), dim, None, name_of(group)))
 
 
 @_face(_none)
@@ -144,7 +147,7 @@ def scatter(x, root=0, dim=0, sizes=None, *, group=None):
     """Each rank's cut of the root's x along dim, and the sizes of all cuts. Other ranks give None, or a tensor of that
     shape, which is only looked at."""
     x = torch.empty(()) if x is None else _rows(x)
-    return tuple(_ops().scatter(x, root, dim, _sizes(sizes), None, name_of(group)))
+    return tuple(_ops().scatter(x, root, dim, _sizes(sizes, x), None, name_of(group)))
 
 
 @_face()
@@ -170,7 +173,7 @@ def split(x, dim, sizes, *, group=None):
     if torch.compiler.is_compiling() or (
         isinstance(sizes, torch.Tensor) and torch._C._len_torch_dispatch_stack() > 0
     ):
-        return _traced.split(x, dim, _sizes(sizes), None, name_of(group))
+        return _traced.split(x, dim, _sizes(sizes, x), None, name_of(group))
     if x.layout != torch.strided or x.is_nested:
         raise Wrong("ArgumentTypeError", "x is sparse or nested: only dense tensors are cut")
     rank, size = rank_and_size(group)
@@ -181,15 +184,20 @@ def split(x, dim, sizes, *, group=None):
 def send(x, to, tag=0, *, group=None):
     """x to one rank; returns when it has come. The two ranks take part, no other. No gradient passes."""
     if isinstance(x, torch.Tensor):
-        x = x.detach().resolve_conj().resolve_neg()
+        x = x.detach().resolve_conj().resolve_neg().cpu()
     arrays.send(x, to, tag, group=group)
 
 
 def recv(source=None, tag=0, out=None, *, group=None):
     """(what came, its sender) of the first message with that tag from source, or from any rank. A new tensor of the
-    sender's dtype and shape; or out, which must fit. No gradient passes."""
-    plain = out.detach() if isinstance(out, torch.Tensor) else out
-    came, sender = arrays.recv(source, tag, plain, group=group)
+    sender's dtype and shape, on the CPU; or out, which must fit. No gradient passes."""
+    into = host = out.detach() if isinstance(out, torch.Tensor) else out
+    elsewhere = isinstance(into, torch.Tensor) and into.device.type != "cpu"
+    if elsewhere:
+        host = torch.empty_like(into, device="cpu")
+    came, sender = arrays.recv(source, tag, host, group=group)
+    if elsewhere:
+        into.copy_(host)
     return (torch.from_dlpack(came) if out is None else out), sender
 
 
