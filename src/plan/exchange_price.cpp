@@ -125,7 +125,9 @@ void ExchangePricer::work_out(const Meeting& dim, size_t piece) {
     Spot holder;
     const int32_t* place = from.places.data() + k * from.depth();
     for (const uint8_t a : from.axes) holder = holder + spot(a, *place++);
-    const auto [to_first, to_behind] = meets(*dim.to, from.offsets[k], from.offsets[k + 1]);
+    const bool within = begin <= from.offsets[k] && from.offsets[k + 1] <= end;
+    const auto [to_first, to_behind] =
+        within ? std::pair(piece, piece + 1) : meets(*dim.to, from.offsets[k], from.offsets[k + 1]);
     shared_.push_back({static_cast<double>(shared), holder, static_cast<int64_t>(to_behind - to_first),
                        static_cast<int64_t>(piece - to_first)});
   }
@@ -164,29 +166,69 @@ bool ExchangePricer::gets_value() const {
   return true;
 }
 
-inline void ExchangePricer::take(double elements, Spot holder, Run& run) {
+void ExchangePricer::take(double bytes, Spot holder) {
   for (const Spot& term : terms_) {
     const Spot sender = holder + term;
     if (((sender.bits ^ receiver_spot_.bits) & ~replica_bits_) == 0) continue;  // it has it itself
     const size_t way = slowest_between(sender, receiver_spot_);
-    const double latency = latency_[way];
-    run.latency += latency;
-    if (way != run.way) {
-      received_.bytes[run.way] += run.bytes;
-      run.way = way;
-      run.bytes = 0;
-    }
-    run.bytes += elements;
-    if (!for_senders_) continue;
-    Load& sent = sent_[sender.number];
-    sent.latency += latency;
-    sent.bytes[way] += elements;
+    received_.add(way, 1, bytes);
+    if (for_senders_) sent_[sender.number].add(way, 1, bytes);
   }
 }
 
-void ExchangePricer::end(const Run& run) {
-  received_.latency = run.latency;
-  received_.bytes[run.way] += run.bytes;
+// All pieces that meet one of the target, where one axis cuts: over that axis, or a slower one. Only the piece at the
+// receiver's own place may come over a faster one, or be there.
+void ExchangePricer::take_all(const Meeting& dim, size_t piece, double bytes, Spot holder) {
+  const CutList &from = *dim.from, &to = *dim.to;
+  const Range range = ranges_[dim.of_first + piece];
+  const uint8_t axis = from.axes[0];
+  const auto here = static_cast<size_t>(receiver_[axis]);
+  const int64_t begin = to.offsets[piece], end = to.offsets[piece + 1];
+  const int64_t own = std::min(end, from.offsets[here + 1]) - std::max(begin, from.offsets[here]);
+  auto senders = static_cast<double>(range.end - range.begin), elements = static_cast<double>(end - begin);
+  for (const Spot& term : terms_) {
+    const Spot sender = holder + term;
+    const uint64_t differs = (sender.bits ^ receiver_spot_.bits) & ~dim.bits;
+    const bool slower = differs > dim.bits;
+    const size_t way = slower ? slowest_between({differs}, {}) : axis;
+    received_.add(way, senders, bytes * elements);
+    if (for_senders_) send_later({&dim, piece, sender.number, way, 1, bytes});
+    const bool has_own = (differs & ~replica_bits_) == 0;
+    if (own <= 0 || (slower && !has_own)) continue;
+    const auto add_own = [&](size_t over, double sign) {
+      const double all = sign * bytes * static_cast<double>(own);
+      received_.add(over, sign, all);
+      if (for_senders_) sent_[sender.number + here * stride_[axis]].add(over, sign, all);
+    };
+    add_own(way, -1);
+    if (!has_own) add_own(slowest_between({differs}, {}), 1);
+  }
+}
+
+// Receivers that differ in nothing that their senders see are sent to at once.
+void ExchangePricer::send_later(const Together& more) {
+  Together& all = later_[(more.piece * 8 + more.sender) % later_.size()];
+  if (all.dim != more.dim || all.piece != more.piece || all.sender != more.sender || all.way != more.way) {
+    send(all);
+    all = more;
+    return;
+  }
+  all.receivers += more.receivers;
+  all.bytes += more.bytes;
+}
+
+void ExchangePricer::send(const Together& all) {
+  if (all.dim == nullptr) return;
+  const Range range = ranges_[all.dim->of_first + all.piece];
+  for (const Shared& shared : std::span(shared_).subspan(range.begin, range.end - range.begin)) {
+    sent_[all.sender + shared.holder.number].add(all.way, all.receivers, all.bytes * shared.elements);
+  }
+}
+
+ExchangePricer::Load ExchangePricer::load_of(const Tally& tally) const {
+  Load load{0, tally.bytes};
+  for (const uint8_t a : slow_first_) load.latency += tally.peers[a] * latency_[a];
+  return load;
 }
 
 size_t ExchangePricer::number_in(const CutList& list) const {
@@ -197,7 +239,7 @@ size_t ExchangePricer::number_in(const CutList& list) const {
   return number;
 }
 
-ExchangePricer::Load ExchangePricer::receive(bool for_senders) {
+const ExchangePricer::Tally& ExchangePricer::receive(bool for_senders) {
   Spot holder;
   receiver_spot_ = {};
   for (size_t a = 0; a < axes_; ++a) {
@@ -212,43 +254,39 @@ ExchangePricer::Load ExchangePricer::receive(bool for_senders) {
   }
   received_ = {};
   for_senders_ = for_senders;
-  double elements = graph_.element_bytes();
-  for (const CutList* list : whole_) elements *= list->piece(number_in(*list));
-  if (elements == 0) return received_;
+  double bytes = graph_.element_bytes();
+  for (const CutList* list : whole_) bytes *= list->piece(number_in(*list));
+  if (bytes == 0) return received_;
   free_number_ = 0;
   for (size_t a = 0; a < axes_; ++a) {
     if (target_[a] == Target::free) free_number_ = free_number_ * sizes_[a] + receiver_[a];
   }
   if (dims_.empty() || !turn_by_piece_) holder = holder + turn_of(free_number_);
-  if (dims_.empty()) {
-    Run run;
-    take(elements, holder, run);
-    end(run);
-  } else {
-    pieces(0, elements, holder, 0);
-  }
+  if (dims_.empty()) take(bytes, holder);
+  else pieces(0, bytes, holder, 0);
   return received_;
 }
 
 // Replicas take turns by the number of the receiver among all that need the piece.
-void ExchangePricer::pieces(size_t d, double elements, Spot holder, int64_t number) {
+void ExchangePricer::pieces(size_t d, double bytes, Spot holder, int64_t number) {
   const Meeting& dim = *dims_[d];
   const Range range = ranges_[dim.of_first + to_number_[d]];
   const uint64_t kept = kept_bits_ & dim.bits;
   const bool is_last = d + 1 == dims_.size();
-  Run run{received_.latency};
+  if (is_last && !turn_by_piece_ && kept == 0 && dim.from->depth() == 1) {
+    return take_all(dim, to_number_[d], bytes, holder);
+  }
   for (const Shared& shared : std::span(shared_).subspan(range.begin, range.end - range.begin)) {
     if (((shared.holder.bits ^ receiver_spot_.bits) & kept) != 0) continue;
     const int64_t here = number * shared.receivers + shared.number;
     Spot there = holder + shared.holder;
     if (!is_last) {
-      pieces(d + 1, elements * shared.elements, there, here);
+      pieces(d + 1, bytes * shared.elements, there, here);
       continue;
     }
     if (turn_by_piece_) there = there + turn_of(here * free_receivers_ + free_number_);
-    take(elements * shared.elements, there, run);
+    take(bytes * shared.elements, there);
   }
-  if (is_last) end(run);
 }
 
 double ExchangePricer::us_of(const Load& load, bool receives) const {
@@ -288,7 +326,7 @@ ExchangePricer::Load ExchangePricer::sent_by_fullest() {
     needed[d] = meets(*dims_[d]->to, piece[0], piece[1]);
     receivers *= static_cast<int64_t>(needed[d].second - needed[d].first);
   }
-  Load load;
+  Tally tally;
   for (int64_t number = 0; number < receivers; number += turns_) {
     int64_t left = number;
     for (size_t a = axes_; a-- > 0;) {
@@ -311,11 +349,9 @@ ExchangePricer::Load ExchangePricer::sent_by_fullest() {
     for (size_t a = 0; a < axes_; ++a) receiver = receiver + spot(a, receiver_[a]);
     const uint64_t differs = sender.bits ^ receiver.bits;
     if (elements <= 0 || (differs & ~replica_bits_) == 0) continue;  // or it has it itself
-    const size_t way = slowest_between(sender, receiver);
-    load.latency += latency_[way];
-    load.bytes[way] += elements;
+    tally.add(slowest_between(sender, receiver), 1, elements);
   }
-  return load;
+  return load_of(tally);
 }
 
 double ExchangePricer::bound(double most_us) {
@@ -329,7 +365,7 @@ double ExchangePricer::bound(double most_us) {
     const CutList& list = graph_.lists()[after_->list[d]];
     set_receiver(list, list.fullest);
   }
-  const double received = us_of(receive(false), true);
+  const double received = us_of(load_of(receive(false)), true);
   return received > most_us ? received : std::max(received, us_of(sent_by_fullest(), false));
 }
 
@@ -351,6 +387,19 @@ bool ExchangePricer::weigh(const Load& load, bool receives, double most_us) {
   return most_.us <= most_us;
 }
 
+// Most have no more of anything than one before.
+bool ExchangePricer::weigh(const Tally& tally, bool receives, double most_us) {
+  bool is_less = true;
+  for (size_t a = 0; a < axes_; ++a) {
+    is_less = is_less && tally.peers[a] <= heaviest_tally_.peers[a] && tally.bytes[a] <= heaviest_tally_.bytes[a];
+  }
+  if (is_less) return true;
+  const double before = most_.us;
+  const bool within = weigh(load_of(tally), receives, most_us);
+  if (most_.us > before) heaviest_tally_ = tally;
+  return within;
+}
+
 PricedExchange ExchangePricer::price(double most_us) {
   if (base_us_ > most_us) return {kNever, 0};
   return turns_ == 1 ? price_by_sums(most_us) : price_one_by_one(most_us);
@@ -359,13 +408,17 @@ PricedExchange ExchangePricer::price(double most_us) {
 PricedExchange ExchangePricer::price_one_by_one(double most_us) {
   most_ = {base_us_, 0};
   heaviest_ = {};
-  sent_.assign(static_cast<size_t>(graph_.mesh().size()), Load());
+  heaviest_tally_ = {};
+  sent_.assign(static_cast<size_t>(graph_.mesh().size()), Tally());
+  later_.fill({});
   receiver_ = {};
   do {
     if (gets_value() && !weigh(receive(true), true, most_us)) return {kNever, 0};
   } while (next_receiver());
+  for (const Together& all : later_) send(all);
   heaviest_ = {};
-  for (const Load& sent : sent_) {
+  heaviest_tally_ = {};
+  for (const Tally& sent : sent_) {
     if (!weigh(sent, false, most_us)) return {kNever, 0};
   }
   return most_;

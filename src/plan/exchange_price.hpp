@@ -57,6 +57,20 @@ class ExchangePricer {
     double latency = 0;
     std::array<double, kMaxPlanAxes> bytes = {};
   };
+  // A load that is being counted, by the slowest axis on which a peer differs: whole numbers, in whatever order they come.
+  struct Tally {
+    std::array<double, kMaxPlanAxes> peers = {}, bytes = {};
+    void add(size_t way, double more_peers, double more_bytes) {
+      peers[way] += more_peers;
+      bytes[way] += more_bytes;
+    }
+  };
+  // What receivers of one piece get from the senders of all pieces that meet it, which differ by place on one axis only.
+  struct Together {
+    const Meeting* dim = nullptr;
+    size_t piece = 0, sender = 0, way = 0;  // the first sender's number
+    double receivers = 0, bytes = 0;        // for each element of the dimension
+  };
 
   void find_roles(const Node& before, const Node& after);
   void list_places(Source source, std::pmr::vector<Spot>& places) const;
@@ -72,16 +86,13 @@ class ExchangePricer {
   Load sent_by_fullest();
   void set_receiver(const CutList& list, size_t piece);
   // What the receiver at hand gets; adds to what its senders send, where that is asked.
-  Load receive(bool for_senders);
-  void pieces(size_t d, double elements, Spot holder, int64_t number);
-  // What the receiver gets from one peer after another over the same way: added up in registers, and then to received_.
-  struct Run {
-    double latency = 0;  // of all ways
-    size_t way = 0;
-    double bytes = 0;
-  };
-  void take(double elements, Spot holder, Run& run);
-  void end(const Run& run);
+  const Tally& receive(bool for_senders);
+  void pieces(size_t d, double bytes, Spot holder, int64_t number);
+  void take(double bytes, Spot holder);
+  void take_all(const Meeting& dim, size_t piece, double bytes, Spot holder);
+  void send_later(const Together& more);
+  void send(const Together& all);
+  Load load_of(const Tally& tally) const;
   const Spot& turn_of(int64_t number) const {
     return turn_spots_[static_cast<uint64_t>(number) % static_cast<uint64_t>(turns_)];
   }
@@ -92,6 +103,7 @@ class ExchangePricer {
   double us_of(const Load& load, bool receives) const;
   // Whether it is within most_us.
   bool weigh(const Load& load, bool receives, double most_us);
+  bool weigh(const Tally& tally, bool receives, double most_us);
   bool next_receiver();  // false behind the last
   PricedExchange price_one_by_one(double most_us);
 
@@ -158,6 +170,7 @@ class ExchangePricer {
   Side side_;
   PricedExchange most_;
   Load heaviest_;  // of those that were weighed
+  Tally heaviest_tally_;
   std::array<Source, kMaxPlanAxes> source_ = {};
   std::array<Target, kMaxPlanAxes> target_ = {};
   std::array<bool, kMaxPlanAxes> kept_ = {};
@@ -175,10 +188,11 @@ class ExchangePricer {
   std::array<int64_t, kMaxPlanAxes> receiver_ = {};
   Spot receiver_spot_;
   int64_t free_number_ = 0;
-  Load received_;
+  Tally received_;
   bool for_senders_ = false;
   std::array<size_t, kMaxDims> to_number_ = {};  // of the pieces at hand
-  std::pmr::vector<Load> sent_;
+  std::pmr::vector<Tally> sent_;
+  std::array<Together, 16> later_ = {};  // not in sent_ yet
 };
 
 }  // namespace tessera

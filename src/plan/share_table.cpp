@@ -70,7 +70,7 @@ void ShareTable::work_out(size_t first_piece, size_t behind_piece) {
   }
 }
 
-int64_t ShareTable::shared(size_t piece, size_t others) const {
+inline int64_t ShareTable::shared(size_t piece, size_t others) const {
   return std::min(own_.offsets[piece + 1], other_.offsets[others + 1]) -
          std::max(own_.offsets[piece], other_.offsets[others]);
 }
@@ -91,10 +91,11 @@ void ShareTable::for_each_meeting(size_t first_piece, size_t behind_piece, Fn&& 
 void ShareTable::add_all(size_t column, size_t first_piece, size_t behind_piece) {
   double* entry = values_ + first_piece * there_.size() * width_ + column;
   for_each_meeting(first_piece, behind_piece, [&](size_t x, size_t first, size_t behind) {
-    double count = 0;
-    for (size_t y = first; y < behind; ++y) count += shared(x, y) > 0 ? 1 : 0;
+    int64_t count = 0;  // of those that are not empty: they all meet it
+    for (size_t y = first; y < behind; ++y) count += other_.offsets[y] < other_.offsets[y + 1];
+    const double meeting = own_.offsets[x] < own_.offsets[x + 1] ? static_cast<double>(count) : 0;
     for (size_t i = 0; i < there_.size(); ++i, entry += width_) {
-      entry[0] = count;
+      entry[0] = meeting;
       entry[1] = own_.piece(x);
     }
   });

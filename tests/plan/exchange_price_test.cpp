@@ -90,6 +90,28 @@ RC_GTEST_PROP(ExchangePriceProperty, IsThatOfTheBoxesOfAllRanks, ()) {
   RC_ASSERT(pricer.price(price * 0.99).us == kNever);
 }
 
+// Where replicas take turns: whichever of the axes is the slow one, of a sum, and where a receiver has a piece itself.
+TEST(ExchangePrice, OfReplicasThatTakeTurns) {
+  const Dims shape = {11, 6, 9};
+  for (const char* text : {"a=2,b=4", "a=4,b=2", "a=2,b=3,c=2"}) {
+    const Mesh mesh = Mesh::parse(text);
+    const Topology topology = uneven_topology(mesh);
+    const std::string rest = mesh.ndim() == 3 ? ",S1" : "";
+    for (const char* source : {"R,S0", "S0,R", "R,S2", "S2,R", "R,P", "P,R", "R,At(1)", "At(1),R", "R,R"}) {
+      for (const char* target : {"S0,At(1)", "At(1),S1", "S1,S0", "S0,S2", "R,S0", "S0@b,a", "At(0),At(1)", "S1,R"}) {
+        const Layout from = Layout::parse(mesh, source + rest).resolved(shape);
+        const Layout to = Layout::parse(mesh, mesh.ndim() == 3 ? fmt::format("{},R", target) : target).resolved(shape);
+        Graph graph(mesh, &from, &to, shape, DType::f32, topology.links(mesh), topology, true);
+        ExchangePricer pricer(graph, topology.exchange_base_us);
+        pricer.set(graph.source(), graph.target());
+        const double expected = price_of_boxes(from, to, shape, topology);
+        EXPECT_NEAR(pricer.price(kNever).us, expected, 1e-9 * expected)
+            << fmt::format("{} to {} on {}", from, to, mesh);
+      }
+    }
+  }
+}
+
 // An axis of one rank cuts nothing, though a layout may say so: not for who sends, and not for the price. Each of the four
 // replicas has what it needs.
 TEST(ExchangePrice, AxesOfOneRankCutNothing) {
