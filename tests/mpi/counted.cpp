@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -22,6 +23,8 @@ struct Calls {
 } calls;
 
 bool stops_in_split = false;
+std::atomic<int> in_split{0};
+int duplicates = 0;
 int sends_to_failure = -1;  // the send that fails; none yet: negative
 
 void require(bool right, const char* what) {
@@ -59,8 +62,16 @@ int MPI_Improbe(int from, int tag, MPI_Comm comm, int* flag, MPI_Message* messag
   return PMPI_Improbe(from, tag, comm, flag, message, status);
 }
 int MPI_Comm_split(MPI_Comm comm, int color, int key, MPI_Comm* made) {
+  ++in_split;
   if (stops_in_split) raise(SIGSTOP);
-  return PMPI_Comm_split(comm, color, key, made);
+  const int code = PMPI_Comm_split(comm, color, key, made);
+  --in_split;
+  return code;
+}
+int MPI_Comm_idup(MPI_Comm comm, MPI_Comm* made, MPI_Request* request) {
+  ++duplicates;
+  if (stops_in_split) raise(SIGSTOP);
+  return PMPI_Comm_idup(comm, made, request);
 }
 int MPI_Type_contiguous(int count, MPI_Datatype type, MPI_Datatype* made) {
   ++calls.all;
@@ -151,23 +162,31 @@ void rounds(Comm& comm) {
   }
 }
 
-// The last rank agrees to a split and then stands still: the others do not wait for longer than the timeout.
-void splits(Comm& comm) {
-  const int last = comm.size() - 1;
-  comm.split(comm.rank() % 2).barrier();
+// The last rank agrees to a split and then stands still: the others do not wait for longer than the timeout. `whole`: a split
+// into one part, which is a duplicate.
+void splits(Comm& comm, bool whole) {
+  const int last = comm.size() - 1, part = whole ? 0 : comm.rank() % 2, before = duplicates;
+  comm.split(part).barrier();
+  require(duplicates == before + (whole ? 1 : 0), "that a split into one part is a duplicate");
+  comm.split(0, -comm.rank()).barrier();
+  require(duplicates == before + (whole ? 1 : 0), "that another order is no duplicate");
+  MPI_Comm others = MPI_COMM_NULL;
+  PMPI_Comm_split(MPI_COMM_WORLD, comm.rank() == last ? MPI_UNDEFINED : 0, 0, &others);
   const Tensor pids = all_gather(comm, Tensor::full(DType::i64, {1}, static_cast<int64_t>(getpid()))).tensor;
   comm.set_timeout(std::chrono::seconds(2));
   stops_in_split = comm.rank() == last;
   try {
-    comm.split(0).barrier();
+    comm.split(part).barrier();
     require(false, "that a split ends at the timeout");
   } catch (const Error& error) {
     const std::string who = "rank " + std::to_string(last) + " did not";
     require(comm.rank() == last || std::string(error.what()).find(who) != std::string::npos, error.what());
   }
-  std::this_thread::sleep_for(std::chrono::seconds(2));  // the others have said it, too, however busy the machine is
+  if (comm.rank() != last) MPI_Barrier(others);  // they have said it, too
   if (comm.rank() == 0) kill(static_cast<pid_t>(pids.at<int64_t>(last)), SIGCONT);
-  std::this_thread::sleep_for(std::chrono::seconds(3));  // no thread may be in MPI when it is finalised
+  MPI_Barrier(MPI_COMM_WORLD);
+  // No thread may be in MPI at its end.
+  while (in_split > 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
 }
 
 // Where messages are dear: as many to agree as there are rounds, and as many again.
@@ -215,8 +234,8 @@ int main(int argc, char** argv) {
       sums(comm);
     } else if (what == "rounds") {
       rounds(comm);
-    } else if (what == "splits") {
-      splits(comm);
+    } else if (what == "splits" || what == "splits_whole") {
+      splits(comm, what == "splits_whole");
     } else {
       votes(comm);
       gathers(comm);

@@ -18,25 +18,19 @@ namespace {
 // MPI does not tell who has not come.
 CommHandle duplicate(World& world, CommHandle comm, const RunOptions& options, Deadline deadline) {
   const Api& api = world.api();
-  CommHandle made = 0;
   if (api.start_duplicate == nullptr) {
+    CommHandle made = 0;
     world.check(api.duplicate(comm, &made), "MPI_Comm_dup");
     return made;
   }
-  const auto place = std::make_shared<uint64_t>(0);
-  RequestHandle request = 0;
-  world.check(api.start_duplicate(comm, place.get(), &request), "MPI_Comm_idup");
-  World::Over over;
-  for (Patience patience; request != 0; patience.pause()) {
-    world.check(world.test_some({&request, 1}, over), "MPI_Comm_idup");
-    if (request == 0 || !patience.should_look_around() || Clock::now() < deadline) continue;
-    world.keep(request, place);
+  Duplication duplication(world, comm);
+  for (Patience patience; !duplication.is_over(); patience.pause()) {
+    if (!patience.should_look_around() || Clock::now() < deadline) continue;
     world.give_up();
     throw TimeoutError(fmt::format("{}: not all ranks came to make it within {:.3g} s", options.name,
                                    std::chrono::duration<double>(options.timeout).count()));
   }
-  world.check(api.end_duplicate(place.get(), &made), "MPI_Comm_set_errhandler");
-  return made;
+  return duplication.made();
 }
 
 Comm take_duplicate(std::shared_ptr<World> world, CommHandle comm, const RunOptions& options) {

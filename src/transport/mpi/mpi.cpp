@@ -280,6 +280,17 @@ Verdict MpiTransport::abort(const Verdict& verdict) noexcept {
   return verdict_;
 }
 
+CommHandle MpiTransport::duplicate(Deadline deadline) {
+  Duplication duplication(*world_, comm_);
+  try {
+    await_all([&] { return duplication.is_over(); }, deadline);
+  } catch (...) {
+    abandoned_ = true;  // MPI may still be at it
+    throw;
+  }
+  return duplication.made();
+}
+
 // MPI has no form of it that does not wait. So another thread does, where that may, and is left behind at the deadline.
 CommHandle MpiTransport::split(std::span<const int> members, Deadline deadline) {
   struct Splitting {
@@ -330,7 +341,10 @@ std::unique_ptr<Transport> MpiTransport::subgroup(uint64_t call, std::span<const
   Peer& own = peers_[static_cast<size_t>(rank_)];
   own.note_call(std::max<uint64_t>(own.call, call * 256 + static_cast<uint64_t>(OpCode::split_comm)));
   world_->tidy();
-  const CommHandle made = split(members, deadline);
+  // All of them, in their order: that is so for every rank or for none.
+  bool whole = members.size() == peers_.size() && world_->api().start_duplicate != nullptr;
+  for (size_t i = 0; whole && i < members.size(); ++i) whole = members[i] == static_cast<int>(i);
+  const CommHandle made = whole ? duplicate(deadline) : split(members, deadline);
   if (members.empty()) return nullptr;
   auto group = std::make_unique<MpiTransport>(world_, made, probe_);
   group->set_prices(network_.prices);

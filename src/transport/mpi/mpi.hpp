@@ -110,6 +110,7 @@ class MpiTransport : public Transport {
   void await(const std::function<bool()>& done, const std::function<int()>& missing, Deadline deadline);
   // The same for a call of MPI's that all ranks make.
   void await_all(const std::function<bool()>& done, Deadline deadline);
+  CommHandle duplicate(Deadline deadline);
   CommHandle split(std::span<const int> members, Deadline deadline);
   bool has_gone(int peer) const;
   void count_received(int64_t between, int64_t within);
@@ -117,7 +118,7 @@ class MpiTransport : public Transport {
 
   std::shared_ptr<World> world_;
   CommHandle comm_;
-  bool abandoned_ = false;  // a thread is in a call on it for good
+  bool abandoned_ = false;  // a call on it has no end
   int rank_ = 0, size_ = 0;
   Probe probe_;
   std::vector<Peer> peers_;

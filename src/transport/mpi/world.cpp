@@ -248,6 +248,25 @@ bool World::help_all() {
   return pending;
 }
 
+Duplication::Duplication(World& world, CommHandle comm) : world_(world) {
+  world.check(world.api().start_duplicate(comm, place_.get(), &request_), "MPI_Comm_idup");
+}
+
+Duplication::~Duplication() {
+  if (request_ != 0) world_.keep(request_, place_);
+}
+
+bool Duplication::is_over() {
+  world_.check(world_.test_some({&request_, 1}, over_), "MPI_Comm_idup");
+  return request_ == 0;
+}
+
+CommHandle Duplication::made() {
+  CommHandle made = 0;
+  world_.check(world_.api().end_duplicate(place_.get(), &made), "MPI_Comm_set_errhandler");
+  return made;
+}
+
 bool next_control(World& world, CommHandle comm, Control& control) {
   const Api& api = world.api();
   int32_t flag = 0;

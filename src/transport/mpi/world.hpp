@@ -123,6 +123,24 @@ class World {
   const std::shared_ptr<void> engine_;  // goes first: it may use what is kept
 };
 
+// A communicator of the same ranks, which all of them begin to make; nobody waits but by asking. What MPI may still write to
+// when this goes is the world's.
+class Duplication {
+ public:
+  Duplication(World& world, CommHandle comm);
+  ~Duplication();
+  Duplication(const Duplication&) = delete;
+  // Throws Error.
+  bool is_over();
+  CommHandle made();  // when it is over
+
+ private:
+  World& world_;
+  const std::shared_ptr<uint64_t> place_ = std::make_shared<uint64_t>(0);
+  RequestHandle request_ = 0;
+  World::Over over_;
+};
+
 // What a rank tells all others beside the calls: "l" and a farewell; "c": a communicator is dead, and it will come to
 // finalise (among all ranks only); "a", the kind of error as a character, and the text;
 // or "h" and the call that it is in, when it has waited in vain.
