@@ -280,6 +280,7 @@ class Engine : private Meanwhile {
     }
     for (auto& list : plan.peers) list.resize(static_cast<size_t>(numbers.scratch), nullptr);
     for (const Move& round : plan.rounds.all()) count(round, plan.counted);
+    plan.counted.bytes_between_hosts = inlined_from_afar(plan.peers, comm_.transport());
   }
 
   int tensors_of(const Arranged& arranged) const {
@@ -425,6 +426,7 @@ class Engine : private Meanwhile {
     s.messages += moved_->messages;
     s.bytes_received += moved_->bytes_received;
     s.bytes_sent += moved_->bytes_sent;
+    s.bytes_between_hosts += moved_->bytes_between_hosts;
     s.copies += moved_->copies;
     s.bytes_copied += moved_->bytes_copied;
   }

@@ -71,4 +71,15 @@ void InlinedMove::run_rest(std::span<std::byte* const> memory, const RawRecords&
   }
 }
 
+int64_t inlined_from_afar(const PeerTensors& peers, const Transport& transport) {
+  int64_t bytes = 0;
+  for (size_t r = 0; r < peers.size(); ++r) {
+    if (!transport.hears_from_afar(static_cast<int>(r))) continue;
+    for (const Announced* tensor : peers[r]) {
+      if (tensor != nullptr && tensor->inlined != nullptr) bytes += volume(tensor->shape) * size_bytes(tensor->dtype);
+    }
+  }
+  return bytes;
+}
+
 }  // namespace tessera

@@ -44,4 +44,7 @@ class InlinedMove {
   std::vector<const std::byte*> terms_;  // of each source, of a sum that runs
 };
 
+// How many bytes of elements came within records from other hosts to this rank.
+int64_t inlined_from_afar(const PeerTensors& peers, const Transport& transport);
+
 }  // namespace tessera

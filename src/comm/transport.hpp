@@ -148,6 +148,9 @@ class Transport {
   virtual void exchange(const Saying& mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
                         Deadline deadline) = 0;
 
+  // Whether what `peer` says comes from another host, and to this very rank of its own.
+  virtual bool hears_from_afar(int /*peer*/) const { return false; }
+
   // Whether it takes a Saying with a payload of its own, of that many bytes in all.
   virtual bool takes_payload(size_t /*bytes*/) const { return false; }
 
@@ -214,7 +217,7 @@ class Transport {
     int64_t bytes_attached = 0;  // read out of another process's own memory
     int64_t bytes_staged = 0;    // copied into shared memory first, for others to read
     int64_t heap_misses = 0;     // allocations that the shared heap had no room for
-    // Under MPI, which alone knows of hosts; without what travelled within the records:
+    // Under MPI, which alone knows of hosts; what travelled within the records is counted by whoever reads them:
     int64_t bytes_between_hosts = 0;  // came to this rank from other hosts
     int64_t bytes_within_host = 0;    // read from other ranks of its host
   };

@@ -27,6 +27,7 @@ class MpiTransport : public Transport {
   }
   void exchange(const Saying& mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
                 Deadline deadline) override;
+  bool hears_from_afar(int peer) const override { return !hosts_.together(peer, rank_); }
   bool takes_payload(size_t) const override { return true; }
   void run(const Move& move, std::span<const Tensor> mine, const PeerTensors& peers, Deadline deadline) override;
   // The same, but for the moments; `meanwhile` is called once the first messages are on their way.
