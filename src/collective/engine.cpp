@@ -65,16 +65,16 @@ class Engine : private Meanwhile {
   OpCode first_op() const { return asked_ != nullptr ? asked_->op : batch_.empty() ? OpCode::none : batch_[0].op; }
 
   bool trusts() {
-    if (batch_.size() != 1 || !batch_[0].trusted) return false;
+    if (asked_ == nullptr || !asked_->trusted) return false;
     TrustedGather& gather = kept<CallPlan>(comm_.agreement_at(place_).plan).trusted;
-    if (!gather.fits(batch_[0]) && !gather.work_out(comm_, batch_[0])) return false;
+    if (!gather.fits(*asked_) && !gather.work_out(comm_, *asked_)) return false;
     trusted_ = &gather;
     return true;
   }
   void trust() {
     begin();
     try {
-      trusted_->run(comm_, batch_[0], outcomes_[0], call_, deadline_);
+      trusted_->run(comm_, *asked_, outcomes_[0], call_, deadline_);
     } catch (const PeerTrouble& trouble) {
       comm_.fail(trouble, call_);
     }

@@ -21,7 +21,7 @@ Gathered gathered(Outcome& outcome) { return {std::move(outcome.tensor), std::mo
 }  // namespace
 
 Asked Asked::by(const Description& d) {
-  return {d.op, &d.x, &d.out, d.dim, d.split_dim, d.root, d.reduction, d.scale, &d.sizes, &d.recv_sizes, &d};
+  return {d.op, &d.x, &d.out, d.dim, d.split_dim, d.root, d.reduction, d.scale, &d.sizes, &d.recv_sizes, d.trusted, &d};
 }
 
 Description Asked::describe() const {
@@ -36,6 +36,7 @@ Description Asked::describe() const {
   d.scale = scale;
   d.sizes = sizes == nullptr ? Sizes() : *sizes;
   d.recv_sizes = recv_sizes == nullptr ? Sizes() : *recv_sizes;
+  d.trusted = trusted;
   return d;
 }
 
@@ -203,10 +204,18 @@ typename Op::Result run_on(Comm& comm, const Tensor& x, Op&& op, const Site& sit
 }  // namespace
 
 Gathered all_gather(Comm& comm, const Tensor& x, AllGather op, const Site& site) {
-  if (op.sizes_trusted) return run_on(comm, x, std::move(op), site);
-  return ask<AllGather>(
-      comm, {.op = OpCode::all_gather, .x = &x, .out = &op.out, .dim = op.dim, .scale = op.scale, .sizes = &op.sizes},
-      site);
+  if (op.sizes_trusted && op.sizes.empty()) return run_on(comm, x, std::move(op), site);
+  Gathered all = ask<AllGather>(comm,
+                                {.op = OpCode::all_gather,
+                                 .x = &x,
+                                 .out = &op.out,
+                                 .dim = op.dim,
+                                 .scale = op.scale,
+                                 .sizes = &op.sizes,
+                                 .trusted = op.sizes_trusted && op.scale == 1},
+                                site);
+  if (all.sizes.empty()) all.sizes = std::move(op.sizes);  // of a trusted one, which found nothing out
+  return all;
 }
 Gathered all_gather(Comm& comm, const Tensor& x, int64_t dim, const Sizes& sizes, const Site& site) {
   return ask<AllGather>(comm, {.op = OpCode::all_gather, .x = &x, .dim = dim, .sizes = &sizes}, site);

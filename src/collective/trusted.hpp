@@ -12,12 +12,12 @@ namespace tessera::detail {
 class TrustedGather {
  public:
   // Whether it is of this call, too.
-  bool fits(const Description& description) const;
+  bool fits(const Asked& asked) const;
   // False: the transport has no way for it. That is the same on all ranks where the caller is right. Throws, on this rank
   // alone, where its own arguments do not fit.
-  bool work_out(CommState& comm, const Description& description);
+  bool work_out(CommState& comm, const Asked& asked);
   // Throws PeerTrouble.
-  void run(CommState& comm, const Description& description, Outcome& outcome, int64_t call, Deadline deadline);
+  void run(CommState& comm, const Asked& asked, Outcome& outcome, int64_t call, Deadline deadline);
   // What a run adds to the statistics.
   const Stats& counted() const { return counted_; }
 

@@ -82,6 +82,7 @@ struct Asked {
   double scale = 1;
   const Sizes* sizes = nullptr;  // null: none
   const Sizes* recv_sizes = nullptr;
+  bool trusted = false;                // with an `out`, which may be undefined, and sizes
   const Description* whole = nullptr;  // where it has more fields than these, which stand here all the same
 
   static Asked by(const Description& description);

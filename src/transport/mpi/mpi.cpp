@@ -175,28 +175,18 @@ void MpiTransport::gather_polled(const Tensor& x, const Tensor& out, const Trust
   }
 }
 
-// One call of MPI's. What does not lie in one piece goes through memory of our own.
-void MpiTransport::gather_trusted(const Tensor& x, const Tensor& out, const TrustedRows& rows, uint64_t call,
-                                  Deadline deadline) {
-  world_->check_thread();
-  peers_[static_cast<size_t>(rank_)].note_call(call);
-  Tensor copied, scratch;
-  if (!rows.x_in_order) copied = x.clone();
-  if (!rows.out_in_order) scratch = Tensor::empty(out.dtype(), {out.elements()});
-  const Tensor& mine = rows.x_in_order ? x : copied;
-  const Tensor& arrived = rows.out_in_order ? out : scratch;
-  if (polls_ && world_->api().start_all_gather_v != nullptr) {
-    gather_polled(mine, arrived, rows, deadline);
-  } else {
-    world_->check(world_->api().all_gather_v(mine.data(), arrived.data(), rows.sizes.data(), rows.places.data(),
-                                             rows.row_bytes, rank_, size_, comm_),
-                  "MPI_Allgatherv");
-  }
-  int64_t between = 0, within = 0;
-  for (int r = 0; r < size_; ++r) {
-    if (r != rank_) (hosts_.together(r, rank_) ? within : between) += rows.sizes[static_cast<size_t>(r)];
-  }
-  count_received(between * rows.row_bytes, within * rows.row_bytes);
+// One call of MPI's.
+void MpiTransport::gather_rows(const Tensor& x, const Tensor& out, const TrustedRows& rows, Deadline deadline) {
+  if (polls_ && world_->api().start_all_gather_v != nullptr) return gather_polled(x, out, rows, deadline);
+  world_->check(world_->api().all_gather_v(x.data(), out.data(), rows.sizes.data(), rows.places.data(), rows.row_bytes,
+                                           rank_, size_, comm_),
+                "MPI_Allgatherv");
+}
+
+// What does not lie in one piece goes through memory of our own.
+void MpiTransport::gather_pieces(const Tensor& x, const Tensor& out, const TrustedRows& rows, Deadline deadline) {
+  const Tensor arrived = rows.out_in_order ? out : Tensor::empty(out.dtype(), {out.elements()});
+  gather_rows(rows.x_in_order ? x : x.clone(), arrived, rows, deadline);
   for (size_t r = 0; !rows.out_in_order && r < rows.sizes.size(); ++r) {
     Box box = Box::whole(out.shape());
     box.offset[rows.dim] = rows.places[r];
@@ -204,6 +194,19 @@ void MpiTransport::gather_trusted(const Tensor& x, const Tensor& out, const Trus
     const std::byte* from = arrived.data() + rows.places[r] * rows.row_bytes;
     copy_box(view_of(out).box(box), {from, out.dtype(), box.extent, row_major(box.extent)}, out.bytes());
   }
+}
+
+void MpiTransport::gather_trusted(const Tensor& x, const Tensor& out, const TrustedRows& rows, uint64_t call,
+                                  Deadline deadline) {
+  world_->check_thread();
+  peers_[static_cast<size_t>(rank_)].note_call(call);
+  if (rows.x_in_order && rows.out_in_order) gather_rows(x, out, rows, deadline);
+  else gather_pieces(x, out, rows, deadline);
+  int64_t within = 0;
+  const auto own = static_cast<size_t>(rank_);
+  for (const int r : hosts_.ranks_on(hosts_.host_of(rank_))) within += rows.sizes[static_cast<size_t>(r)];
+  const int64_t between = rows.places.back() + rows.sizes.back() - within;
+  count_received(between * rows.row_bytes, (within - rows.sizes[own]) * rows.row_bytes);
 }
 
 std::string MpiTransport::describe() const {

@@ -115,6 +115,8 @@ class MpiTransport : public Transport {
   CommHandle split(std::span<const int> members, Deadline deadline);
   bool has_gone(int peer) const;
   void count_received(int64_t between, int64_t within);
+  void gather_rows(const Tensor& x, const Tensor& out, const TrustedRows& rows, Deadline deadline);
+  void gather_pieces(const Tensor& x, const Tensor& out, const TrustedRows& rows, Deadline deadline);
   void gather_polled(const Tensor& x, const Tensor& out, const TrustedRows& rows, Deadline deadline);
 
   std::shared_ptr<World> world_;
