@@ -1,4 +1,6 @@
 // The collectives on at::Tensor in C++: the border, the gradients, and redistribution.
+#include <dlfcn.h>
+
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
@@ -118,6 +120,34 @@ TEST(Torch, RedistributesBetweenMeshesWithGradients) {
     if (comm.rank() < 2) {
       EXPECT_TRUE(x.grad().equal(x.detach() * 2)) << x.grad();
     }
+  });
+}
+
+// On the device of twin_device.cpp: results and gradients come back to where a rank's own tensor is.
+TEST(Torch, TensorsOnAnotherDevice) {
+  ASSERT_NE(dlopen(TESSERA_TWIN_DEVICE, RTLD_NOW), nullptr) << dlerror();
+  const at::Device device(at::kPrivateUse1, 0);
+  EXPECT_THROW(from_torch(at::ones({2}, device)), ArgumentTypeError);
+  run(3, [&](Comm& comm) {
+    const at::Tensor x = own_rows(comm).to(device).requires_grad_();
+    const auto [all, sizes] = all_gather(comm, x);
+    EXPECT_TRUE(all.device() == device && all.cpu().equal(rows(0, 3)));
+    EXPECT_TRUE(sizes.device() == device && sizes.cpu().equal(at::tensor({0, 1, 2}, at::kLong)));
+    all.square().sum().backward();
+    EXPECT_TRUE(x.grad().device() == device && x.grad().cpu().equal(x.detach().cpu() * 6));
+    EXPECT_TRUE(gather_sizes(comm, x).cpu().equal(sizes.cpu()));
+    const auto lists = all_reduce(comm, std::vector{at::ones({2}, device), at::ones({2})});
+    EXPECT_TRUE(lists[0].device() == device && lists[1].is_cpu() && lists[0].cpu().equal(lists[1]));
+  });
+  run(4, [&](Comm& comm) {
+    const Layout from(Mesh({{"x", 2}}, {0, 1}), {Shard(0)}), to(Mesh({{"y", 1}}, {2}), {Replicate()});
+    const bool given = comm.rank() < 2;
+    const at::Tensor x = given ? rows(2 * comm.rank(), 2).to(device).requires_grad_() : at::Tensor();
+    const at::Tensor moved = redistribute(comm, x, from, to);
+    EXPECT_TRUE(moved.device() == (given ? device : at::Device(at::kCPU)));
+    EXPECT_TRUE(comm.rank() != 2 || moved.equal(rows(0, 4)));
+    moved.square().sum().backward();
+    EXPECT_TRUE(!given || (x.grad().device() == device && x.grad().cpu().equal(x.detach().cpu() * 2)));
   });
 }
 

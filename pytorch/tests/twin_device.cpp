@@ -112,6 +112,7 @@ TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(::torch::CppFunction::makeFro
 const bool registered = [] {
   static Hooks hooks;
   at::RegisterPrivateUse1HooksInterface(&hooks);
+  c10::register_privateuse1_backend("twin");
   return true;
 }();
 
