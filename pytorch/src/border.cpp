@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include <ATen/EmptyTensor.h>
+#include <c10/core/AutogradState.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
@@ -180,6 +181,10 @@ ArgumentError no_adjoint(std::string_view op) {
 
 Arguments::Arguments(Comm& comm, const at::Tensor& x)
     : comm_(comm), device_(x.defined() ? x.device() : at::Device(at::kCPU)) {
+  // What lies on a GPU has a thread of autograd's own, unless the thread that calls backward() has this switched off. There
+  // ranks that are threads would wait for one another, a Ctrl-C would not be heard, and gradients on the CPU would come in
+  // between, in another order on each rank.
+  if (!device_.is_cpu()) c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
   if (context().forward_mode) problem_ = std::make_exception_ptr(no_forward_mode());
 }
 

@@ -1,5 +1,5 @@
-// The operators torch.ops.tessera.*, on tensors that have elements. What is known of the result's size beforehand is passed along for
-// those who only work out shapes: own, total and shape change nothing here.
+// The operators torch.ops.tessera.*, on tensors that have elements. What is known of the result's size beforehand is passed
+// along for those who only work out shapes: own, total and shape change nothing here.
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 

@@ -4,7 +4,6 @@
 #include <functional>
 
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <c10/core/AutogradState.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
 #include "border.hpp"
@@ -86,9 +85,6 @@ class Recorded {
 
   const at::Tensor& attach(const at::Tensor& result, Backward backward) const {
     if (!autograd::isDifferentiableType(result.scalar_type())) return result;
-    // What lies on a GPU has a thread of autograd's own. Ranks that are threads would wait there for one another, a Ctrl-C
-    // would not be heard, and gradients on the CPU would come in between, in another order on each rank.
-    if (!result.is_cpu() && !result.is_meta()) c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
     auto node = c10::make_intrusive<Adjoint>(name_, site_, context().made, std::move(backward));
     node->set_next_edges(autograd::collect_next_edges(x_));
     autograd::set_history(result, node);

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import threading
 import types
 
 import pytest
@@ -13,6 +14,8 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing
 from test_operations import cases, loss_of, second
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils.checkpoint import checkpoint
 
 DEVICE = os.environ["TESSERA_TEST_DEVICE"]
 if os.path.exists(DEVICE):
@@ -21,7 +24,10 @@ if os.path.exists(DEVICE):
     torch.utils.rename_privateuse1_backend(DEVICE)
     module = types.ModuleType(f"torch.{DEVICE}")
     module.is_available, module.device_count = lambda: True, lambda: 1
-    module.current_device, module._is_in_bad_fork = lambda: 0, lambda: False
+    module.current_device, module.set_device = lambda: 0, lambda _: None
+    module._is_in_bad_fork, module.is_initialized = lambda: False, lambda: True
+    module._lazy_init, module.get_amp_supported_dtype = lambda: None, lambda: [torch.float16]
+    module.get_rng_state, module.set_rng_state = lambda *_: torch.empty(0), lambda *_: None
     torch._register_device_module(DEVICE, module)
 
 
@@ -218,28 +224,95 @@ def test_process_groups(backend):
     torch.multiprocessing.spawn(member, (2, free_port(), backend), nprocs=2)
 
 
-@pytest.mark.skipif(DEVICE != "cuda", reason="compilers know no other device")
-@pytest.mark.parametrize("compiler", ["aot_eager", "inductor"])
-def test_compiled(compiler):
-    def step(x):
-        gathered, sizes = tessera.all_gather(x * 2)
-        return gathered.square().sum() + sizes.sum(), tessera.reduce_scatter(gathered, 0, sizes)
+# Compiled code, and what traces -----------------------------------------------------------------------------------------
 
+
+def step(x):
+    gathered, sizes = tessera.all_gather(x * 2)
+    return gathered.square().sum() + sizes.sum(), tessera.reduce_scatter(gathered, 0, sizes)
+
+
+@pytest.mark.parametrize("compiler", ["aot_eager"] + (["inductor"] if DEVICE == "cuda" else []))
+def test_compiled(compiler):
     def rank_main(comm):
-        compiled = torch.compile(step, fullgraph=True, backend=compiler)
-        for n in (1, 2, 3):
-            results = []
-            for fn in (step, compiled):
+        results = []
+        for fn in (compiled, step):  # compiled first: nobody has called anything on this thread yet
+            for n in (1, 2, 3):
                 x = torch.full((comm.rank + n, 3), comm.rank + 1.0, device=DEVICE, requires_grad=True)
                 loss, part = fn(x)
                 (loss + part.sum()).backward()
                 results.append([there(loss), there(part), there(x.grad)])
-            torch.testing.assert_close(*results)
+        torch.testing.assert_close(results[:3], results[3:])
 
-    tessera.run(2, rank_main)
+    compiled = torch.compile(step, fullgraph=True, backend=compiler)
+    for _ in range(2):  # the second time it is there already
+        tessera.run(2, rank_main, timeout=60)
 
 
-@pytest.mark.skipif(DEVICE != "cuda", reason="DTensor knows no other device here")
+def test_sizes_from_the_host_where_shapes_are_worked_out():
+    one_at_a_time = threading.Lock()
+
+    calls = (
+        lambda x: tessera.all_gather(x, 0, [4, 4])[0],
+        lambda x: tessera.all_gather(x, 0, torch.tensor([4, 4]))[0],
+        lambda x: tessera.reduce_scatter(x, 0, [1, 3]),
+        lambda x: tessera.all_to_all_v(x, [2, 2], torch.tensor([2, 2]))[0],
+        lambda x: tessera.scatter(x, 0, 0, [3, 1])[0],
+        lambda x: tessera.split(x, 0, torch.tensor([3, 1])),
+        lambda x: tessera.compat.st_moe.all_gather_variable_dim(x, 0, torch.tensor([4, 4]))[0],
+    )
+
+    def rank_main(comm):
+        x = torch.arange(8.0).reshape(4, 2).to(DEVICE)
+        with one_at_a_time:  # make_fx() is for one thread, and for none that compiles beside it
+            traced = [make_fx(call, tracing_mode="fake")(x) for call in calls]
+        comm.barrier()
+        for call, graph in zip(calls, traced):
+            compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+            expected = there(call(x))
+            assert torch.equal(there(graph(x)), expected) and torch.equal(there(compiled(x)), expected)
+
+    tessera.run(2, rank_main, timeout=60)
+
+
+# Gradients among others -------------------------------------------------------------------------------------------------
+
+
+class SumOfGradients(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return tessera.all_reduce(grad)
+
+
+def test_calls_that_a_users_own_backward_makes():
+    def rank_main(comm):
+        x = torch.ones(2, device=DEVICE, requires_grad=True)
+        (SumOfGradients.apply(x) * (comm.rank + 1)).sum().backward()
+        assert there(x.grad).tolist() == [3, 3]
+        x.grad = None
+        x.register_hook(tessera.all_reduce)
+        (x * (comm.rank + 1)).sum().backward()
+        assert there(x.grad).tolist() == [3, 3]
+
+    tessera.run(2, rank_main, timeout=60)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoints(reentrant):
+    def rank_main(comm):
+        x = torch.ones(comm.rank + 1, 2, device=DEVICE, requires_grad=True)
+        gather = lambda t: tessera.all_gather(t * 2)[0]  # noqa: E731
+        gathered = checkpoint(gather, x, use_reentrant=reentrant)
+        (gathered * (comm.rank + 1)).sum().backward()
+        assert there(x.grad).unique().tolist() == [6]
+
+    tessera.run(2, rank_main, timeout=60)
+
+
 def test_dtensors():
     torch.multiprocessing.spawn(dtensor_member, (2, free_port()), nprocs=2)
 
@@ -247,14 +320,27 @@ def test_dtensors():
 def dtensor_member(rank, ranks, port):
     from torch.distributed.tensor import DTensor, Replicate, Shard, init_device_mesh
 
-    dist.init_process_group("cpu:gloo,cuda:nccl", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks)
-    mesh = init_device_mesh("cuda", (ranks,))
+    there_too = "nccl" if DEVICE == "cuda" else "gloo"
+    dist.init_process_group(
+        f"cpu:gloo,{DEVICE}:{there_too}", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks
+    )
+    meshes = {device: init_device_mesh(device, (ranks,)) for device in (DEVICE, "cpu")}
     whole = torch.arange(35.0).reshape(5, 7)
-    mine = reference.chunk(whole, ranks, 0)[rank].to(DEVICE).requires_grad_()
-    x = DTensor.from_local(mine, mesh, [Shard(0)], run_check=False, shape=whole.shape, stride=whole.stride())
+
+    def rows(device):
+        mine = reference.chunk(whole, ranks, 0)[rank].to(device).requires_grad_()
+        shape, stride = whole.shape, whole.stride()
+        return mine, DTensor.from_local(mine, meshes[device], [Shard(0)], run_check=False, shape=shape, stride=stride)
+
+    mine, x = rows(DEVICE)
     columns = tessera.redistribute(x, [Shard(1)])
     assert torch.equal(there(columns.to_local()), reference.chunk(whole, ranks, 1)[rank])
     columns.to_local().square().sum().backward()
     assert torch.equal(there(mine.grad), 2 * mine.detach().cpu())
     assert torch.equal(there(tessera.redistribute(x, [Replicate()]).to_local()), whole)
+    for _ in range(20):  # beside the same on the CPU: in one order on all ranks
+        (far, a), (near, b) = rows(DEVICE), rows("cpu")
+        a, b = (tessera.redistribute(each, [Shard(1)]).to_local().sum() for each in (a, b))
+        (5 * a.cpu() + 3 * b).backward()
+        assert there(far.grad).eq(5).all() and near.grad.eq(3).all()
     dist.destroy_process_group()

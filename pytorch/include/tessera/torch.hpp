@@ -83,8 +83,9 @@ std::string torch_name(Comm& comm);
 // thread at a time.
 Comm torch_comm(std::string_view name);
 
-// at::Tensor and Tensor share memory: no element is copied. Local. from_torch() throws DTypeError and ArgumentTypeError: a dtype that
-// tessera has not, a tensor that is not dense on the CPU, or whose conj or neg bit is set.
+// at::Tensor and Tensor share memory: no element is copied. Local. from_torch() throws DTypeError and
+// ArgumentTypeError: a dtype that tessera has not, a tensor that is not dense on the CPU, or whose conj or neg bit is
+// set.
 Tensor from_torch(const at::Tensor& tensor);
 at::Tensor to_torch(const Tensor& tensor);
 

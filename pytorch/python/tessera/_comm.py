@@ -1,5 +1,6 @@
 """Communicators: Comm, run() and where group=None leads."""
 
+import sys
 import threading
 
 from . import _core, _errors
@@ -154,6 +155,9 @@ def run(ranks, fn, *args, name="world", timeout=300.0):
     failures = {}
 
     def rank_main(core):
+        # Else autograd runs what lies on a GPU on a thread of its own, which is no rank's.
+        if "torch" in sys.modules:
+            sys.modules["torch"].autograd.set_multithreading_enabled(False)
         try:
             _local.comm = Comm(core)
             results[core.rank] = fn(_local.comm, *args)

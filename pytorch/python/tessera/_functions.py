@@ -19,10 +19,10 @@ def _ops():
 
 
 def _sizes(sizes, x):
-    """Where a compiler looks on, on the device of x: it takes all that an operator is given to lie on one."""
+    """Where shapes are worked out, on the device of x: all that an operator is given is taken to lie on one."""
     if sizes is None:
         return None
-    if torch.compiler.is_dynamo_compiling():
+    if torch.compiler.is_dynamo_compiling() or (x.device.type != "cpu" and torch._C._len_torch_dispatch_stack() > 0):
         return sizes.to(x.device) if isinstance(sizes, torch.Tensor) else torch.tensor(sizes, device=x.device)
     if isinstance(sizes, torch.Tensor):
         return sizes

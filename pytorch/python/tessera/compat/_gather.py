@@ -13,7 +13,7 @@ from .. import _group, _site
 from .._arguments import told_to_all
 from .._by_schema import tensor
 from .._comm import thread_comm
-from .._functions import _ops, _rows
+from .._functions import _ops, _rows, _sizes
 from .._group import name_of
 
 
@@ -59,7 +59,8 @@ def gather_sizes(t, *, dim):
 def gather(t, dim, sizes, grad):
     """all_gather() that gives back the very sizes it was given."""
     world()
-    gathered, found = _ops().all_gather(_rows(tensor("t", t)), dim, sizes, None, grad, 1.0, name_of())
+    rows = _rows(tensor("t", t))
+    gathered, found = _ops().all_gather(rows, dim, _sizes(sizes, rows), None, grad, 1.0, name_of())
     return gathered, found.to(t.device) if sizes is None else sizes
 
 
