@@ -72,9 +72,8 @@ def rows(run):
                     continue
                 other = min(here, key=best.get)
                 reached = best[other] / ours["best_us"]
-                # They write to memory that was written before: no limit of results in fresh memory.
-                known = "memcpy" in best and other != "memcpy" and ours["output"] != "fresh"
-                bare = best[other] / best["memcpy"] if known else None
+                copies = "memcpy-fresh" if ours["output"] == "fresh" else "memcpy"
+                bare = best[other] / best[copies] if copies in best and other != "memcpy" else None
                 what = run["op"] + (", one has all" if case["skew"] == "one" else "")
                 what += f", dim {case['dim']}" if case["dim"] else ""
                 yield [

@@ -57,7 +57,7 @@ std::string size_text(int64_t bytes);
 // Somebody who plays: tessera with one kind of memory, or another library.
 struct Contender {
   std::string name;                      // "tessera", "openmpi", …
-  std::string memory = {}, output = {};  // tessera only
+  std::string memory = {}, output = {};  // memory: tessera only
   bool ours() const { return !memory.empty(); }
   std::string label() const { return ours() ? name + " " + memory + "/" + output : name; }
 };

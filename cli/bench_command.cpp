@@ -96,8 +96,8 @@ void add_options(CLI::App& command, BenchOptions& options) {
   list("--skew", options.skews, "ragged (0.5 and 1.5 of the mean), even, or one (one rank has all)",
        one_of({"even", "ragged", "one"}))
       ->type_name("K,…");
-  list("--against", options.against, "mpi (Open MPI), mpich, gloo, memcpy; all if not given; none",
-       one_of({"mpi", "openmpi", "mpich", "gloo", "memcpy", "none"}))
+  list("--against", options.against, "mpi (Open MPI), mpich, gloo, memcpy; all these if not given; memcpy-fresh; none",
+       one_of({"mpi", "openmpi", "mpich", "gloo", "memcpy", "memcpy-fresh", "none"}))
       ->type_name("C,…");
   list("--memory", options.memory, "Of tessera's input: heap (the communicator's) or ordinary",
        one_of({"heap", "ordinary"}))

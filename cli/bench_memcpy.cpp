@@ -69,6 +69,8 @@ class MemcpyRank : public bench::Rank {
   void prepare(const bench::Case& c) override {
     inputs_.reset();
     outputs_.reset();
+    fresh_.clear();
+    fresh_.resize(c.output == "fresh" ? static_cast<size_t>(c.sets) : 0);
     case_ = c;
     out_elements_ = bench::output_elements(c, rank_);
     starts_.assign(1, 0);
@@ -81,14 +83,17 @@ class MemcpyRank : public bench::Rank {
     }
     barrier_.wait();
     inputs_ = map_floats(together, MAP_SHARED, file_);
-    outputs_ = map_floats(out_elements_ * c.sets, MAP_PRIVATE | MAP_ANONYMOUS);
-    std::fill_n(outputs_.get(), out_elements_ * c.sets, 0.0f);
+    if (fresh_.empty()) {
+      outputs_ = map_floats(out_elements_ * c.sets, MAP_PRIVATE | MAP_ANONYMOUS);
+      std::fill_n(outputs_.get(), out_elements_ * c.sets, 0.0f);
+    }
     for (int64_t set = 0; set < c.sets; ++set) bench::fill_input(c, rank_, set, input(rank_, set));
   }
 
   void barrier() override { barrier_.wait(); }
 
   void call(int64_t set) override {
+    if (!fresh_.empty()) renew(fresh_[static_cast<size_t>(set)]);
     barrier_.wait();
     switch (case_.op) {
       case Op::all_gather: gather(set); break;
@@ -111,7 +116,17 @@ class MemcpyRank : public bench::Rank {
     return inputs_.get() + starts_.back() * set + starts_[static_cast<size_t>(rank)];
   }
   float* sum(int64_t set) const { return inputs_.get() + starts_.back() * case_.sets + whole_elements() * set; }
-  float* out(int64_t set) const { return outputs_.get() + out_elements_ * set; }
+  float* out(int64_t set) const {
+    return fresh_.empty() ? outputs_.get() + out_elements_ * set : fresh_[static_cast<size_t>(set)].get();
+  }
+  // New pages of the system's, every one of which costs a fault: what tessera's player does with --output fresh.
+  void renew(FloatMapping& output) const {
+    output.reset();
+    const size_t bytes = std::max<size_t>(static_cast<size_t>(out_elements_) * sizeof(float), 1);
+    void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) throw std::runtime_error("mmap failed");
+    output = FloatMapping(static_cast<float*>(memory), Unmap{bytes});
+  }
 
   static void copy(float* to, const float* from, int64_t elements) {
     std::memcpy(to, from, static_cast<size_t>(elements) * sizeof(float));
@@ -179,6 +194,7 @@ class MemcpyRank : public bench::Rank {
   int64_t out_elements_ = 0;
   std::vector<int64_t> starts_;  // of the ranks' inputs in a set, in elements
   FloatMapping inputs_, outputs_;
+  std::vector<FloatMapping> fresh_;  // by set, in place of outputs_
 };
 
 int play_rank(const std::string& name, const std::string& socket, int rank, int ranks, SpinBarrier& barrier, int file) {

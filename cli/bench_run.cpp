@@ -175,7 +175,9 @@ class Bench {
     for (const std::string& memory : report_.options.memory) {
       for (const std::string& output : report_.options.output) wanted.push_back({"tessera", memory, output});
     }
-    for (const std::string& name : report_.options.against) wanted.push_back({.name = name});
+    for (const std::string& name : report_.options.against) {
+      wanted.push_back({.name = name, .output = name == "memcpy-fresh" ? "fresh" : ""});
+    }
     for (const Contender& contender : wanted) {
       std::string name = contender.label();
       std::replace_if(

@@ -98,7 +98,7 @@ class Bench : public testing::Test {
   fs::path folder_;
 };
 
-const std::vector<std::string> kSmall = {"--transport", "threads",    "--against", "memcpy",
+const std::vector<std::string> kSmall = {"--transport", "threads",    "--against", "memcpy,memcpy-fresh",
                                          "--sizes",     "1KiB,20KiB", "--seconds", "0.01"};
 
 std::vector<std::string> with(std::vector<std::string> words, const std::vector<std::string>& more) {
@@ -132,7 +132,7 @@ TEST_P(BenchOp, MeasuresBothAndFindsNothingWrong) {
     EXPECT_GT(json["machine"]["cores"], 0);
     ASSERT_EQ(json["cases"].size(), 2u);
     for (const auto& row : json["cases"]) {
-      ASSERT_EQ(row["results"].size(), 4u);  // recycled, fresh, given, memcpy
+      ASSERT_EQ(row["results"].size(), 5u);  // recycled, fresh, given, memcpy, memcpy-fresh
       for (const auto& result : row["results"]) {
         EXPECT_EQ(result["wrong"], 0) << result;
         EXPECT_GT(result["samples"], 0);
