@@ -1,6 +1,8 @@
 // What the engine keeps of a call for the next one.
 #pragma once
 
+#include <optional>
+
 #include "collective/arrange.hpp"
 #include "collective/inlined.hpp"
 #include "collective/moves.hpp"
@@ -21,6 +23,7 @@ struct CallPlan {
   InlinedMove inlined;
   TrustedGather trusted;
   Replay replay;
+  std::optional<Move> rest;  // of a replay in one round that is not inlined: what `inlined` has not
   bool has_result = false;   // of a replay, on this rank
   int64_t result_bytes = 0;  // of such as it recycles
 };

@@ -124,7 +124,8 @@ class Engine : private Meanwhile {
     w_.mine.push_back(*asked_->x);
     w_.mine.push_back(outcomes_[0].tensor);
     add_scratch(plan);
-    move_rounds(plan);
+    if (plan.rest && !is_callers()) move_rounds(plan, {&*plan.rest, 1});
+    else move_rounds(plan, plan.rounds.all());
     return true;
   }
 
@@ -135,7 +136,7 @@ class Engine : private Meanwhile {
     begin();
     tell_sizes(replayed_->arranged[0], outcomes_[0]);
     prepare_result();
-    if (!replayed_->replay.inlined() || is_callers()) return;
+    if (is_callers() || !outcomes_[0].tensor.defined()) return;
     std::byte* const memory[] = {asked_->x->data(), outcomes_[0].tensor.data()};
     replayed_->inlined.run_own(memory);
   }
@@ -183,8 +184,8 @@ class Engine : private Meanwhile {
     if (!agreement.repeated) work_out(plan, agreement.records);
     agreement.settled = true;
     move(plan, agreement.records);
-    hand_out(plan);
     if (agreement.repeated) note_replay(plan, agreement.records);
+    hand_out(plan);
   }
 
   // A replay told what this rank has, and others did not repeat themselves. What it has allocated counts only if it was
@@ -208,7 +209,12 @@ class Engine : private Meanwhile {
     if (!comm_.all_said() || (!inlined && batch_[0].op == OpCode::all_gather_same)) return;  // its x is another view
     const Statement& mine = records[static_cast<size_t>(comm_.rank())].statements[0];
     plan.has_result = has_output(plan.arranged[0], comm_.rank());
-    plan.replay.note(call_, batch_[0], site_, comm_.rank(), comm_.said(), mine, inlined);
+    const auto rounds = plan.rounds.all();
+    const std::span<const Send> sends = rounds.empty() ? std::span<const Send>() : rounds[0].sends;
+    plan.replay.note(call_, batch_[0], site_, comm_.rank(), comm_.said(), mine, inlined, sends);
+    plan.rest.reset();
+    if (inlined || rounds.size() != 1 || rounds[0].received_bytes(w_.mine) >= kStreamColdBytes) return;
+    plan.rest = plan.inlined.take_own(rounds[0], comm_.rank(), w_.mine);
   }
 
   // Whether this rank's outputs share no memory with what is moved into them.
@@ -311,12 +317,12 @@ class Engine : private Meanwhile {
       move_inlined(plan, w_.memory, comm_.said(), true);
       return;
     }
-    move_rounds(plan);
+    move_rounds(plan, rounds);
   }
 
-  void move_rounds(CallPlan& plan) {
+  void move_rounds(CallPlan& plan, std::span<const Move> rounds) {
     try {
-      for (const Move& round : plan.rounds.all()) comm_.transport().run(round, w_.mine, plan.peers, deadline_);
+      for (const Move& round : rounds) comm_.transport().run(round, w_.mine, plan.peers, deadline_);
     } catch (const PeerTrouble& trouble) {
       comm_.fail(trouble, call_);
     }

@@ -1,5 +1,6 @@
 #include "collective/replay.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #include "tensor/copy.hpp"
@@ -12,7 +13,8 @@ using detail::Description;
 
 namespace {
 
-constexpr size_t kHandleCount = 2;  // the word of a record that says how many handles follow
+constexpr size_t kHandleCount = 2;    // the word of a record that says how many handles follow
+constexpr size_t kPartsBytes = 4096;  // below it, all of a tensor is copied faster than parts of it
 
 }  // namespace
 
@@ -41,7 +43,7 @@ bool lie_apart(const Tensor& a, const TensorForm& form_a, const Tensor& b, const
 }
 
 void Replay::note(int64_t call, const Description& d, const Site& site, int rank, const RawRecords& said,
-                  const Statement& mine, bool inlined) {
+                  const Statement& mine, bool inlined, std::span<const Send> sends) {
   version_ = call;
   inlined_ = inlined;
   like_ = d;
@@ -69,7 +71,27 @@ void Replay::note(int64_t call, const Description& d, const Site& site, int rank
   words_.resize(own.bytes.size() / sizeof(int64_t));
   std::memcpy(words_.data(), own.bytes.data(), own.bytes.size());
   note_handles(mine);
+  parts_.clear();
+  if (flat_bytes_ >= kPartsBytes && d.exchange != nullptr) note_parts(d.x, sends);
   noted_ = true;
+}
+
+// What others read of x follows from the exchange alone: whoever agrees to that reads the same, also where it says something
+// else than before. Where that is most of x, all of it is copied faster.
+void Replay::note_parts(const Tensor& x, std::span<const Send> sends) {
+  std::vector<Box> boxes;
+  size_t bytes = 0;
+  for (const Send& send : sends) {
+    if (std::find(boxes.begin(), boxes.end(), send.box) != boxes.end()) continue;
+    boxes.push_back(send.box);
+    bytes += static_cast<size_t>(send.box.elements() * size_bytes(x.dtype()));
+  }
+  if (bytes > flat_bytes_ / 4 * 3) return;
+  const View whole{x.data(), x.dtype(), x.shape(), row_major(x.shape())};
+  for (const Box& box : boxes) {
+    const View part = whole.box(box);
+    parts_.push_back({PreparedCopy(part, part), static_cast<size_t>(part.data - whole.data)});
+  }
 }
 
 // Where encode() has put them.
@@ -119,6 +141,7 @@ Saying Replay::record(int64_t call, const Tensor& x, const Tensor& out, Transpor
   if (flat_bytes_ > 0 && transport.takes_payload(bytes.size())) {
     saying.payload = {x.data(), flat_bytes_};
     saying.payload_at = changed_.payload_at;
+    saying.parts = parts_;
     return saying;
   }
   std::byte* payload = bytes.data() + changed_.payload_at;

@@ -24,9 +24,9 @@ bool lie_apart(const Tensor& a, const TensorForm& form_a, const Tensor& b, const
 class Replay {
  public:
   // Notes what this rank said of the call, and what all said. An output of the caller's must lie apart from x.
-  // `inlined`: all elements that move are in the records. `mine`: this rank's.
+  // `inlined`: all elements that move are in the records. `mine`: this rank's, and `sends` what others read of it.
   void note(int64_t call, const detail::Description& description, const Site& site, int rank, const RawRecords& said,
-            const Statement& mine, bool inlined);
+            const Statement& mine, bool inlined, std::span<const Send> sends);
   void forget() { noted_ = false; }
   // All ranks have said the same in full again, in that call: so they are of one mind on when it was, whoever forgot it.
   void renew(int64_t call) { version_ = call; }
@@ -56,6 +56,7 @@ class Replay {
 
   bool fits_rest(const detail::Description& description) const;
   void note_handles(const Statement& mine);
+  void note_parts(const Tensor& x, std::span<const Send> sends);
   void put_handle(size_t at, const Handle& handle);
 
   bool noted_ = false;
@@ -67,6 +68,7 @@ class Replay {
   std::string note_;                          // where there is no exchange
   TensorForm x_, out_;
   size_t flat_bytes_ = 0;  // of x, where it is contiguous
+  std::vector<PayloadPart> parts_;
   const char* file_ = nullptr;
   uint32_t line_ = 0;
   int64_t version_ = 0;

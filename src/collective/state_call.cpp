@@ -89,11 +89,33 @@ Announced announce(const Tensor& t, CommState& comm, bool written) {
   return {t.dtype(), t.shape(), t.strides(), comm.transport().handle_of(t, written), nullptr};
 }
 
+// How much of x the others read: see Replay, which then writes no more than that.
+int64_t elements_read(const Description& d, int rank) {
+  std::vector<Box> boxes;
+  int64_t elements = 0;
+  for (const Overlap& sent : (*d.exchange)->sends(rank)) {
+    if (sent.rank == rank || std::find(boxes.begin(), boxes.end(), sent.box) != boxes.end()) continue;
+    boxes.push_back(sent.box);
+    elements += sent.box.elements();
+  }
+  return elements;
+}
+
+size_t inline_limit(const Tensor& x, const Description& d, CommState& comm) {
+  if (comm.size() == 1) return 0;
+  const size_t limit = comm.transport().inline_bytes(x, d.op == OpCode::all_reduce);
+  if (d.exchange == nullptr || static_cast<size_t>(x.bytes()) <= limit) return limit;
+  const size_t more = comm.transport().inline_boxes_bytes(x);
+  const bool in_boxes = static_cast<size_t>(x.bytes()) <= more && x.is_contiguous() &&
+                        elements_read(d, comm.rank()) <= x.elements() / 4 * 3;
+  return in_boxes ? more : limit;
+}
+
 // A small tensor travels within the record.
-Announced announce_x(const Tensor& t, CommState& comm, OpCode op, std::vector<std::byte>& payload) {
+Announced announce_x(const Tensor& t, CommState& comm, const Description& d, std::vector<std::byte>& payload) {
   const size_t at = payload.size(), bytes = static_cast<size_t>(t.bytes());
   if (bytes == 0) return {t.dtype(), t.shape(), t.strides(), {}, nullptr};  // nothing to be read
-  const size_t limit = comm.size() == 1 ? 0 : comm.transport().inline_bytes(t, op == OpCode::all_reduce);
+  const size_t limit = inline_limit(t, d, comm);
   if (at + bytes > limit) return announce(t, comm, false);
   payload.resize(at + (bytes + 15) / 16 * 16);
   copy_box({payload.data() + at, t.dtype(), t.shape(), row_major(t.shape())}, view_of(t));
@@ -170,7 +192,7 @@ void state(const Description& d, CommState& comm, Statement& s, std::vector<Tens
     }
     if (d.scale != 1) check_reducible({ReduceOp::premul_sum, d.scale}, d.x.dtype());
     tensors.push_back(stacked ? d.x.unsqueeze(0) : d.x);
-    s.tensors.push_back(announce_x(tensors.back(), comm, d.op, payload));
+    s.tensors.push_back(announce_x(tensors.back(), comm, d, payload));
   } else {
     tensors.emplace_back();
   }

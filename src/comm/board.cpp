@@ -67,7 +67,12 @@ void Board::write_record(const Saying& mine, size_t from, uint64_t call) {
   const size_t end = !lies_there ? mine.bytes.size() : mine.payload.empty() ? mine.changed : mine.payload_at;
   if (from < end) {  // a short one has nothing to say while longer ones go on
     std::memcpy(page.record, mine.bytes.data() + from, std::min(kRecordBytes, end - from));
-    if (!mine.payload.empty()) std::memcpy(page.record + mine.payload_at, mine.payload.data(), mine.payload.size());
+    std::byte* const payload = page.record + mine.payload_at;
+    if (!mine.parts.empty()) {
+      for (const PayloadPart& part : mine.parts) part.copy.run(payload + part.at, mine.payload.data() + part.at);
+    } else if (!mine.payload.empty()) {
+      std::memcpy(payload, mine.payload.data(), mine.payload.size());
+    }
     written_[side] = mine.bytes.size() <= kRecordBytes ? mine.version : 0;
   }
   page.bytes = mine.bytes.size();

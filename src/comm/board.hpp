@@ -30,10 +30,11 @@
 
 namespace tessera {
 
-// Of elements that travel within a record, at most; and of such as do not lie in shared memory.
-inline constexpr size_t kInlineBytes = 8192, kInlineUnsharedBytes = 12288;
+// Of elements that travel within a record, at most; of such as do not lie in shared memory; of such as each peer reads a box
+// of, so that only boxes are written there.
+inline constexpr size_t kInlineBytes = 8192, kInlineUnsharedBytes = 12288, kInlineBoxesBytes = 16384;
 // Of a record that needs one step only; longer ones take several.
-inline constexpr size_t kRecordBytes = kInlineUnsharedBytes + 2048;
+inline constexpr size_t kRecordBytes = kInlineBoxesBytes + 2048;
 inline constexpr size_t kVerdictBytes = 8192;  // longest text of a verdict
 inline constexpr size_t kMostRanks = 4096;
 

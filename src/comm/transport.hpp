@@ -139,6 +139,8 @@ class Transport {
   // How many bytes of such tensors travel best within the record. `alike`: to be the same on all ranks, wherever their
   // tensors lie.
   virtual size_t inline_bytes(const Tensor& tensor, bool alike) const = 0;
+  // The same of those of which every peer reads a box.
+  virtual size_t inline_boxes_bytes(const Tensor& tensor) const { return inline_bytes(tensor, false); }
 
   // New memory, of the kind that peers read best.
   virtual Tensor allocate(DType dtype, const Dims& shape) { return Tensor::empty(dtype, shape); }

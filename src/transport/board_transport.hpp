@@ -25,6 +25,7 @@ class BoardTransport : public Transport {
   }
   void exchange(const Saying& mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
                 Deadline deadline) override;
+  size_t inline_boxes_bytes(const Tensor&) const override { return kInlineBoxesBytes; }
   bool takes_payload(size_t bytes) const override { return bytes <= kRecordBytes; }
   void run(const Move& move, std::span<const Tensor> mine, const PeerTensors& peers, Deadline deadline) override;
   bool aborted() const override { return board_.aborted(); }

@@ -11,8 +11,8 @@ namespace {
 
 TEST(LongRecords, OfAllToAllVOn96Ranks) {
   constexpr int kRanks = 96;
-  // Ten of them in one batch, with sizes given on both ends: twenty lists of 96 words.
-  static_assert(20 * kRanks * sizeof(int64_t) > kRecordBytes);
+  // Fifteen of them in one batch, with sizes given on both ends: thirty lists of 96 words.
+  static_assert(30 * kRanks * sizeof(int64_t) > kRecordBytes);
   run(kRanks, [](Comm& comm) {
     const int64_t me = comm.rank();
     Sizes send, receive;
@@ -24,7 +24,7 @@ TEST(LongRecords, OfAllToAllVOn96Ranks) {
     const Tensor x = Tensor::full(DType::i32, {rows}, me);
     const AllToAllV op{.x = x, .send_sizes = send, .recv_sizes = receive};
     for (int round = 0; round < 2; ++round) {
-      for (const Gathered& got : run(comm, std::vector(10, op))) {
+      for (const Gathered& got : run(comm, std::vector(15, op))) {
         ASSERT_EQ(got.sizes, receive);
         int64_t at = 0;
         for (int64_t from = 0; from < kRanks; ++from) {

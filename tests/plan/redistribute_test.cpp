@@ -349,6 +349,40 @@ TEST_P(Moving, CallsLikeEarlierOnes) {
 }
 
 // What is reduced into its own input, of any size.
+// New elements in every call, of tensors that travel within the records and of such as do not; at times one rank alone does
+// not repeat what it said before, so that the others' short form must do for its long one.
+TEST_P(Moving, NewElementsInCallsLikeEarlierOnes) {
+  on_ranks([](Comm& comm) {
+    const int n = comm.size();
+    const Mesh mesh({{"x", n}});
+    const Topology topology = Topology::dtensor(mesh);
+    for (const int64_t rows : {7, 43, 90, 300}) {  // on two ranks 196 B, 7.4 KiB, 32 KiB and 360 KiB each
+      const Dims shape = {rows, rows + 2};
+      const Layout from(mesh, {Shard(0)}), to(mesh, {Shard(1)});
+      const Plan there = plan(from, to, shape, DType::f32, topology),
+                 back = plan(to, from, shape, DType::f32, topology);
+      Tensor kept, kept_was;
+      for (int call = 0; call < 12; ++call) {
+        const auto element = [&](auto at) { return 1000.0 * call + element_at(at); };
+        const auto part_of = [&](const Layout& layout) {
+          const auto box = layout.box(shape, comm.rank());
+          return Tensor::generate(DType::f32, box->extent, element, box->offset);
+        };
+        const Tensor expected = part_of(to), source = part_of(from);
+        const Tensor x = call % 2 == 0 ? comm.allocate(DType::f32, source.shape()) : source;
+        if (call % 2 == 0) x.copy_from(source);
+        const bool given = call > 6 && comm.rank() == call % n;
+        const Tensor y = redistribute(comm, x, there, given ? Tensor::zeros(DType::f32, expected.shape()) : Tensor());
+        ASSERT_TRUE(y.equals(expected)) << fmt::format("{} rows, call {}: {}", rows, call, y);
+        ASSERT_TRUE(call == 0 || kept.equals(kept_was)) << "a result that is held was written to";
+        kept = y;
+        kept_was = expected;
+        ASSERT_TRUE(redistribute(comm, y, back).equals(source));
+      }
+    }
+  });
+}
+
 TEST_P(Moving, SumsInPlace) {
   on_ranks([](Comm& comm) {
     const Mesh mesh({{"x", comm.size()}});

@@ -12,6 +12,7 @@
 #include "tensor/reduce.hpp"
 #include "tensor/strided.hpp"
 #include "transport/chunks.hpp"
+#include "transport/shm/ready_reads.hpp"
 
 namespace tessera::shm {
 namespace {
@@ -256,6 +257,10 @@ void ShmTransport::reduce(const View& target, std::span<const Source> sources, c
 
 void ShmTransport::receive_all(const Move& move, std::span<const Tensor> mine, const PeerTensors& peers,
                                Deadline deadline) {
+  auto& prepared = move.prepared.what;
+  if (prepared != nullptr && mirrors_.empty()) {
+    if (static_cast<const ReadyReads*>(prepared.get())->run(*world_, members_, mapper_, mine, peers)) return;
+  }
   list_fills(move, peers);
   const int64_t total_bytes = move.job_bytes(mine);
   for (const Receive& receive : move.receives) {
@@ -279,6 +284,9 @@ void ShmTransport::receive_all(const Move& move, std::span<const Tensor> mine, c
     else reduce(target, sources_, receive, total_bytes, deadline);
   }
   while (fill_next()) {}
+  if (prepared == nullptr && total_bytes < kStreamColdBytes && ReadyReads::fits(move, rank(), peers)) {
+    prepared = std::make_shared<ReadyReads>(move, rank(), mine, peers);
+  }
 }
 
 std::unique_ptr<Ticket> ShmTransport::post_send(const Tensor& tensor, int to, int64_t tag, const std::string& site) {
