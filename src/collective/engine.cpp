@@ -245,8 +245,9 @@ class Engine : private Meanwhile {
     for (Statement& statement : record.statements) statement.reset();
     size_t op = 0;
     try {
+      const size_t most = most_inlined(comm_, comm_.agreement_at(place_));
       for (; op < batch_.size(); ++op) {
-        state(batch_[op], comm_, record.statements[op], w_.mine, record.payload, batch_.size() == 1);
+        state(batch_[op], comm_, record.statements[op], w_.mine, record.payload, batch_.size() == 1, most);
       }
       check_apart(batch_, comm_.size(), w_.mine);
     } catch (const std::exception&) {

@@ -112,11 +112,11 @@ size_t inline_limit(const Tensor& x, const Description& d, CommState& comm) {
 }
 
 // A small tensor travels within the record.
-Announced announce_x(const Tensor& t, CommState& comm, const Description& d, std::vector<std::byte>& payload) {
+Announced announce_x(const Tensor& t, CommState& comm, const Description& d, std::vector<std::byte>& payload,
+                     size_t most) {
   const size_t at = payload.size(), bytes = static_cast<size_t>(t.bytes());
   if (bytes == 0) return {t.dtype(), t.shape(), t.strides(), {}, nullptr};  // nothing to be read
-  const size_t limit = inline_limit(t, d, comm);
-  if (at + bytes > limit) return announce(t, comm, false);
+  if (at + bytes > std::min(inline_limit(t, d, comm), most)) return announce(t, comm, false);
   payload.resize(at + (bytes + 15) / 16 * 16);
   copy_box({payload.data() + at, t.dtype(), t.shape(), row_major(t.shape())}, view_of(t));
   return {t.dtype(), t.shape(), t.strides(), {{at, kInlined}}, nullptr};
@@ -162,8 +162,23 @@ void add_outputs(const Description& d, CommState& comm, Statement& s, std::vecto
 
 }  // namespace
 
+size_t most_inlined(CommState& comm, const detail::Agreement& before) {
+  const Transport& transport = comm.transport();
+  const size_t riding = transport.riding_bytes();
+  if (riding == SIZE_MAX || !before.settled) return SIZE_MAX;
+  const auto limit = static_cast<int64_t>(transport.inline_bytes({}, false));
+  for (size_t r = 0; r < before.records.size(); ++r) {
+    int64_t bytes = 0;
+    for (const Statement& s : before.records[r].statements) {
+      if (s.has_x) bytes += volume(s.x().shape) * size_bytes(s.x().dtype);
+    }
+    if (bytes > limit && r != static_cast<size_t>(comm.rank())) return riding;
+  }
+  return SIZE_MAX;
+}
+
 void state(const Description& d, CommState& comm, Statement& s, std::vector<Tensor>& tensors,
-           std::vector<std::byte>& payload, bool alone) {
+           std::vector<std::byte>& payload, bool alone, size_t most_inlined) {
   const size_t first = tensors.size();
   if (d.problem != nullptr) std::rethrow_exception(d.problem);
   const bool stacked = d.op == OpCode::all_gather_same && d.x.defined();
@@ -192,7 +207,7 @@ void state(const Description& d, CommState& comm, Statement& s, std::vector<Tens
     }
     if (d.scale != 1) check_reducible({ReduceOp::premul_sum, d.scale}, d.x.dtype());
     tensors.push_back(stacked ? d.x.unsqueeze(0) : d.x);
-    s.tensors.push_back(announce_x(tensors.back(), comm, d, payload));
+    s.tensors.push_back(announce_x(tensors.back(), comm, d, payload, most_inlined));
   } else {
     tensors.emplace_back();
   }

@@ -10,9 +10,14 @@ namespace tessera {
 // Fills in this rank's statement of an operation, and appends its tensors: x,
 // then output_count() outputs, undefined where there is none. Throws where this
 // rank's own arguments are wrong (the caller tells it to all ranks).
-// The elements of a small x go to `payload`.
+// The elements of a small x go to `payload`, up to `most_inlined` bytes.
 void state(const detail::Description& description, detail::CommState& comm, Statement& statement,
-           std::vector<Tensor>& tensors, std::vector<std::byte>& payload, bool alone);
+           std::vector<Tensor>& tensors, std::vector<std::byte>& payload, bool alone, size_t most_inlined);
+
+// How many bytes of elements may travel within this rank's record: as many as the transport takes, but where another rank had
+// more than that in the last call from this place. Then all wait for that one's anyway, and only so many as make the record
+// no dearer save a message. A rank that guesses wrong costs time, nothing else.
+size_t most_inlined(detail::CommState& comm, const detail::Agreement& before);
 
 // Throws ShapeError where an output lies over another operation's tensors.
 // `tensors` are those of the whole batch.

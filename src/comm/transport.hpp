@@ -141,6 +141,8 @@ class Transport {
   virtual size_t inline_bytes(const Tensor& tensor, bool alike) const = 0;
   // The same of those of which every peer reads a box.
   virtual size_t inline_boxes_bytes(const Tensor& tensor) const { return inline_bytes(tensor, false); }
+  // Of elements: so few make what is said no dearer.
+  virtual size_t riding_bytes() const { return SIZE_MAX; }
 
   // New memory, of the kind that peers read best.
   virtual Tensor allocate(DType dtype, const Dims& shape) { return Tensor::empty(dtype, shape); }

@@ -7,7 +7,7 @@
 
 namespace tessera::mpi {
 
-inline constexpr int32_t kApiVersion = 7;
+inline constexpr int32_t kApiVersion = 8;
 inline constexpr const char* kApiSymbol = "tessera_mpi_api";
 inline constexpr int kAnySource = -1;
 
@@ -57,6 +57,8 @@ struct Api {
   int (*irecv)(void* data, int64_t bytes, int32_t from, int32_t tag, CommHandle comm, RequestHandle* made) = nullptr;
   // So many bytes of elements travel with what is said sooner than in a message of their own: measured.
   int64_t most_inlined_bytes = 8192;
+  // So many travel with it for nothing, where others have a message of their own anyway.
+  int64_t most_riding_bytes = 8192;
   // Of `count` requests (0: none) those that are over: *done of them, their numbers in `which`; their handles become 0.
   int (*test_some)(int32_t count, RequestHandle* requests, int32_t* done, int32_t* which) = nullptr;
   // Asks to give up a receive: the request is over soon, if no message was on its way to it.

@@ -23,6 +23,7 @@ class HostedTransport : public Transport {
   size_t inline_bytes(const Tensor& tensor, bool alike) const override {
     return is_alone() ? host_->inline_bytes(tensor, alike) : wide_->inline_bytes(tensor, alike);
   }
+  size_t riding_bytes() const override { return is_alone() ? SIZE_MAX : wide_->riding_bytes(); }
   bool hears_from_afar(int peer) const override { return leads() && !is_here(peer); }
   bool takes_payload(size_t bytes) const override { return is_alone() && host_->takes_payload(bytes); }
   void exchange(const Saying& mine, uint64_t call, std::vector<std::span<const std::byte>>& records,

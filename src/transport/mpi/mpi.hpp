@@ -25,6 +25,7 @@ class MpiTransport : public Transport {
   size_t inline_bytes(const Tensor&, bool) const override {
     return votes() ? 2048 : static_cast<size_t>(world_->api().most_inlined_bytes);
   }
+  size_t riding_bytes() const override { return static_cast<size_t>(world_->api().most_riding_bytes); }
   void exchange(const Saying& mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
                 Deadline deadline) override;
   bool hears_from_afar(int peer) const override { return !hosts_.together(peer, rank_); }

@@ -186,9 +186,12 @@ int irecv(void* data, int64_t bytes, int32_t from, int32_t tag, CommHandle comm,
 #ifdef OPEN_MPI
 constexpr bool kTypesAreFast = true;
 constexpr int64_t kMostInlinedBytes = 8192;
+constexpr int64_t kMostRidingBytes =
+    3072;  // through shared memory it sends 4 KiB at once, of which a record takes a part
 #else
 constexpr bool kTypesAreFast = false;
 constexpr int64_t kMostInlinedBytes = 6144;  // MPICH sends 8 KiB at once, of which the rest of a record takes a part
+constexpr int64_t kMostRidingBytes = kMostInlinedBytes;
 #endif
 constexpr int64_t kFewestRowBytes = 64;
 
@@ -289,6 +292,7 @@ extern "C" __attribute__((visibility("default"))) const tessera::mpi::Api* tesse
                           .isend = isend,
                           .irecv = irecv,
                           .most_inlined_bytes = kMostInlinedBytes,
+                          .most_riding_bytes = kMostRidingBytes,
                           .test_some = test_some,
                           .cancel = cancel,
                           .find = find,
