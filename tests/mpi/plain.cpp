@@ -1,7 +1,9 @@
 // A program that never mentions MPI, for `tests/mpi/launch`: what it does is its first argument. Under whichever launcher
 // started it, each rank checks what it gets and says so.
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -291,25 +293,42 @@ void schedules(Comm& comm, const std::string& skewed, const std::string& even) {
   }
 }
 
-// More elements than an int counts, all in one piece of one rank; `trusted`: and again, in one call of MPI's.
-void huge(Comm& comm, bool trusted) {
-  const int64_t rows = (int64_t{1} << 31) / 4096 + 3, me = comm.rank();
-  Sizes sizes(static_cast<size_t>(comm.size()), 1);
-  sizes[0] = rows;
-  const Tensor all = Tensor::empty(DType::u8, {rows + comm.size() - 1, 4096});
-  require(all.elements() > INT32_MAX, "the size");
-  const Tensor mine = Tensor::empty(DType::u8, {me == 0 ? rows : 1, 4096});
-  for (int64_t row = 0; row < mine.shape(0); ++row) {
-    std::memset(mine.data() + row * 4096, static_cast<int>(row % 251 + me), 4096);
+// Rows of a page, of which all but the last have their memory in common with those kPeriod rows away: a test of more than a
+// machine may have. Kept until the process ends.
+constexpr int64_t kPage = 4096, kPeriod = 16'381;  // a prime, so that what is a power of two away is another row
+Tensor repeated_rows(int64_t rows) {
+  const int file = memfd_create("rows", 0);
+  void* const all = mmap(nullptr, static_cast<size_t>(rows * kPage), PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  require(file >= 0 && ftruncate(file, kPeriod * kPage) == 0 && all != MAP_FAILED, "memory for a huge tensor");
+  for (int64_t row = 0; row < rows - 1; row += kPeriod) {
+    const int64_t count = std::min(kPeriod, rows - 1 - row);
+    require(mmap(static_cast<char*>(all) + row * kPage, static_cast<size_t>(count * kPage), PROT_READ | PROT_WRITE,
+                 MAP_SHARED | MAP_FIXED, file, 0) != MAP_FAILED,
+            "memory for a row of a huge tensor");
   }
+  close(file);
+  return Tensor::view(all, DType::u8, {rows, kPage}, {kPage, 1});
+}
+
+// More elements than an int counts, all in one piece of one rank; `trusted`: and again, in one call of MPI's. The last row is
+// another rank's.
+void huge(Comm& comm, bool trusted) {
+  const int64_t rows = (int64_t{1} << 31) / kPage + 3, me = comm.rank();
+  const Sizes sizes{rows, 1};
+  const auto value_of = [](int64_t row) { return static_cast<uint8_t>(row % kPeriod % 251); };
+  const Tensor all = me == 0 ? repeated_rows(rows + 1) : Tensor::empty(DType::u8, {rows + 1, kPage});
+  const Tensor mine = me == 0 ? repeated_rows(rows + 1).narrow(0, 0, rows) : Tensor::full(DType::u8, {1, kPage}, 252);
+  require(all.elements() > INT32_MAX && comm.size() == 2, "the size");
+  for (int64_t row = 0; row < kPeriod && me == 0; ++row) std::memset(mine.data() + row * kPage, value_of(row), kPage);
   for (const bool trusts : {false, true}) {
     if (trusts && !trusted) continue;
-    for (int64_t row = 0; row < rows; row += 7) all.data()[row * 4096 + row % 4096] = std::byte{255};
+    for (int64_t row = 0; row <= rows; row += 7) all.data()[row * kPage + row % kPage] = std::byte{255};
     all_gather(comm, mine, {.sizes = sizes, .out = all, .sizes_trusted = trusts});
     for (int64_t row = 0; row < rows; row += 7) {
-      require(all.at<uint8_t>(row, row % 4096) == static_cast<uint8_t>(row % 251), "a row of a huge tensor");
+      require(all.at<uint8_t>(row, row % kPage) == value_of(row), "a row of a huge tensor");
     }
-    require(all.at<uint8_t>(rows, 4095) == 1, "the row behind it");
+    require(all.at<uint8_t>(rows, kPage - 1) == 252, "the row behind it");
   }
 }
 
