@@ -355,8 +355,9 @@ TEST_P(Moving, NewElementsInCallsLikeEarlierOnes) {
   on_ranks([](Comm& comm) {
     const int n = comm.size();
     const Mesh mesh({{"x", n}});
-    const Topology topology = Topology::dtensor(mesh);
-    for (const int64_t rows : {7, 43, 90, 300}) {  // on two ranks 196 B, 7.4 KiB, 32 KiB and 360 KiB each
+    Topology topology = Topology::dtensor(mesh);
+    topology.exchange_base_us = topology.base_us;       // so that it is an exchange and no gather
+    for (const int64_t rows : {7, 60, 84, 128, 300}) {  // on two ranks 0.1, 7, 14, 33 and 177 KiB each
       const Dims shape = {rows, rows + 2};
       const Layout from(mesh, {Shard(0)}), to(mesh, {Shard(1)});
       const Plan there = plan(from, to, shape, DType::f32, topology),
