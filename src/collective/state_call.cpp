@@ -116,7 +116,9 @@ Announced announce_x(const Tensor& t, CommState& comm, const Description& d, std
                      size_t most) {
   const size_t at = payload.size(), bytes = static_cast<size_t>(t.bytes());
   if (bytes == 0) return {t.dtype(), t.shape(), t.strides(), {}, nullptr};  // nothing to be read
-  if (at + bytes > std::min(inline_limit(t, d, comm), most)) return announce(t, comm, false);
+  // Of an all_reduce all ranks must find the same, and `most` is this rank's guess.
+  const size_t limit = inline_limit(t, d, comm);
+  if (at + bytes > (d.op == OpCode::all_reduce ? limit : std::min(limit, most))) return announce(t, comm, false);
   payload.resize(at + (bytes + 15) / 16 * 16);
   copy_box({payload.data() + at, t.dtype(), t.shape(), row_major(t.shape())}, view_of(t));
   return {t.dtype(), t.shape(), t.strides(), {{at, kInlined}}, nullptr};

@@ -196,8 +196,27 @@ void pending_sums(Comm& comm) {
   for (int64_t i = 0; sum.defined() && i < 4096; ++i) require(sum.at<float>(i) == 3, "a sum of a redistribution");
 }
 
+// Small sums, from one line on rank 0 and from two on the others: what a rank makes of its last call from a line is not what
+// all make of theirs.
+void sums_from_other_lines(Comm& comm) {
+  const auto from_here = [&](const Tensor& x) { all_reduce(comm, x, ReduceOp::sum, x); };
+  const int64_t n = comm.size(), me = comm.rank();
+  for (int again = 0; again < 3; ++again) {
+    const Tensor longer = Tensor::full(DType::f64, {1500}, me), shorter = Tensor::full(DType::f32, {1500}, me);
+    if (me == 0) {
+      for (const Tensor& x : {longer, shorter}) from_here(x);
+    } else {
+      all_reduce(comm, longer, ReduceOp::sum, longer);
+      all_reduce(comm, shorter, ReduceOp::sum, shorter);
+    }
+    require(longer.at<double>(1499) == static_cast<double>(n * (n - 1) / 2), "a sum from another line");
+    require(shorter.at<float>(1499) == static_cast<float>(n * (n - 1) / 2), "a shorter sum from another line");
+  }
+}
+
 // TESSERA_HOSTS says how many hosts there are to be.
 void hosts(Comm& comm) {
+  sums_from_other_lines(comm);
   if (comm.size() >= 4) pending_sums(comm);
   const char* text = std::getenv("TESSERA_HOSTS");
   const int64_t n = comm.size(), me = comm.rank(), count = text == nullptr ? 1 : std::atoi(text);

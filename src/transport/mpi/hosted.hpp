@@ -23,6 +23,9 @@ class HostedTransport : public Transport {
   size_t inline_bytes(const Tensor& tensor, bool alike) const override {
     return is_alone() ? host_->inline_bytes(tensor, alike) : wide_->inline_bytes(tensor, alike);
   }
+  size_t inline_boxes_bytes(const Tensor& tensor) const override {
+    return is_alone() ? host_->inline_boxes_bytes(tensor) : wide_->inline_boxes_bytes(tensor);
+  }
   size_t riding_bytes() const override { return is_alone() ? SIZE_MAX : wide_->riding_bytes(); }
   bool hears_from_afar(int peer) const override { return leads() && !is_here(peer); }
   bool takes_payload(size_t bytes) const override { return is_alone() && host_->takes_payload(bytes); }
