@@ -156,8 +156,9 @@ def run(ranks, fn, *args, name="world", timeout=300.0):
 
     def rank_main(core):
         # Else autograd runs what lies on a GPU on a thread of its own, which is no rank's.
-        if "torch" in sys.modules:
-            sys.modules["torch"].autograd.set_multithreading_enabled(False)
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            torch.autograd.set_multithreading_enabled(False)
         try:
             _local.comm = Comm(core)
             results[core.rank] = fn(_local.comm, *args)

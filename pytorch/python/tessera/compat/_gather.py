@@ -60,7 +60,8 @@ def gather(t, dim, sizes, grad):
     """all_gather() that gives back the very sizes it was given."""
     world()
     rows = _rows(tensor("t", t))
-    gathered, found = _ops().all_gather(rows, dim, _sizes(sizes, rows), None, grad, 1.0, name_of())
+    given = _sizes(sizes, rows) if isinstance(sizes, torch.Tensor) else sizes
+    gathered, found = _ops().all_gather(rows, dim, given, None, grad, 1.0, name_of())
     return gathered, found.to(t.device) if sizes is None else sizes
 
 
