@@ -119,6 +119,7 @@ def test_a_rank_that_does_not_come_is_named(on_gloo):
     printed = on_gloo(
         2,
         """
+        dist.barrier()  # Gloo fails where a rank is gone before another has connected
         dist.destroy_process_group()
         start("late", seconds=3)
         gone = store + "gone"
@@ -211,7 +212,7 @@ def test_the_tessera_backend_and_its_futures(on_gloo):
         2,
         """
         from tessera import _group
-        dist.barrier()  # Gloo fails where a rank is gone before another has connected
+        dist.barrier()  # as above
         dist.destroy_process_group()
         start("tessera", seconds=50, backend="tessera")
         def again(future):
