@@ -13,7 +13,7 @@ import tessera.compat.st_moe
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
-from test_operations import cases, loss_of, second
+from test_operations import cases, check_values_and_gradients
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 
@@ -39,25 +39,7 @@ def there(x):
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 @pytest.mark.parametrize("name", list(cases(2)))
 def test_values_and_gradients(name, ranks):
-    inputs, collective, on_one_process = cases(ranks)[name]
-
-    def rank_main(comm):
-        x = inputs[comm.rank].to(DEVICE).requires_grad_()
-        out = collective(x, comm.rank)
-        (first,) = torch.autograd.grad(loss_of(out, comm.rank), x, create_graph=True)
-        second(first, comm.rank).backward()
-        return there(out), there(first), there(x.grad)
-
-    results = tessera.run(ranks, rank_main)
-    xs = [x.clone().requires_grad_() for x in inputs]
-    outs = on_one_process(xs)
-    loss = sum(loss_of(out, r) for r, out in enumerate(outs))
-    firsts = torch.autograd.grad(loss, xs, create_graph=True, materialize_grads=True)
-    sum(second(first, r) for r, first in enumerate(firsts)).backward()
-    for r, (out, first, both) in enumerate(results):
-        torch.testing.assert_close(out, outs[r].detach())
-        torch.testing.assert_close(first, firsts[r].detach())
-        torch.testing.assert_close(both, torch.zeros_like(xs[r]) if xs[r].grad is None else xs[r].grad)
+    check_values_and_gradients(name, ranks, DEVICE)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64, torch.bool, torch.complex64, torch.uint8])

@@ -95,17 +95,17 @@ def second(grad, rank):
     return (grad**2).sum() / (rank + 2)
 
 
-@pytest.mark.parametrize("ranks", RANKS)
-@pytest.mark.parametrize("name", list(cases(2)))
-def test_values_and_gradients(name, ranks):
+def check_values_and_gradients(name, ranks, device="cpu"):
     inputs, collective, on_one_process = cases(ranks)[name]
 
     def rank_main(comm):
-        x = inputs[comm.rank].clone().requires_grad_()
+        x = inputs[comm.rank].clone().to(device).requires_grad_()
         out = collective(x, comm.rank)
         (first,) = torch.autograd.grad(loss_of(out, comm.rank), x, create_graph=True)
         second(first, comm.rank).backward()
-        return out.detach(), first.detach(), x.grad
+        results = out.detach(), first.detach(), x.grad
+        assert all(result.device.type == device for result in results)
+        return [result.cpu() for result in results]
 
     results = tessera.run(ranks, rank_main)
     xs = [x.clone().requires_grad_() for x in inputs]
@@ -118,6 +118,12 @@ def test_values_and_gradients(name, ranks):
         torch.testing.assert_close(first, firsts[r].detach())
         expected = xs[r].grad if xs[r].grad is not None else torch.zeros_like(xs[r])
         torch.testing.assert_close(both, expected)
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("name", list(cases(2)))
+def test_values_and_gradients(name, ranks):
+    check_values_and_gradients(name, ranks)
 
 
 def test_lists_have_one_agreement_and_a_gradient_each():
