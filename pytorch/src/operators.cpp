@@ -85,8 +85,8 @@ at::Tensor broadcast(const at::Tensor& x, bool given, int64_t root, OptionalShap
     Arguments in(comm, x);
     Broadcast op{.root = root, .scale = scale};
     if (given) op.x = comm.rank() == root ? in.tensor(x) : in.shape(x);
-    // The result of an operator is never its argument.
-    if (comm.rank() == root && op.x.defined()) op.out = comm.allocate(op.x.dtype(), op.x.shape());
+    // The result of an operator is never its argument. What lies elsewhere is copied to the host and back.
+    if (comm.rank() == root && op.x.defined() && x.is_cpu()) op.out = comm.allocate(op.x.dtype(), op.x.shape());
     return in.result(in.run(std::move(op)));
   });
 }

@@ -16,7 +16,8 @@ void state(const detail::Description& description, detail::CommState& comm, Stat
 
 // How many bytes of elements may travel within this rank's record: as many as the transport takes, but where another rank had
 // more than that in the last call from this place. Then all wait for that one's anyway, and only so many as make the record
-// no dearer save a message. A rank that guesses wrong costs time, nothing else.
+// no dearer save a message. A rank that guesses wrong costs time, nothing else; of an
+// all_reduce, where all must find the same, it is not asked.
 size_t most_inlined(detail::CommState& comm, const detail::Agreement& before);
 
 // Throws ShapeError where an output lies over another operation's tensors.

@@ -186,8 +186,8 @@ int irecv(void* data, int64_t bytes, int32_t from, int32_t tag, CommHandle comm,
 #ifdef OPEN_MPI
 constexpr bool kTypesAreFast = true;
 constexpr int64_t kMostInlinedBytes = 8192;
-constexpr int64_t kMostRidingBytes =
-    3072;  // through shared memory it sends 4 KiB at once, of which a record takes a part
+// Through shared memory it sends 4 KiB at once, of which a record takes a part.
+constexpr int64_t kMostRidingBytes = 3072;
 #else
 constexpr bool kTypesAreFast = false;
 constexpr int64_t kMostInlinedBytes = 6144;  // MPICH sends 8 KiB at once, of which the rest of a record takes a part
