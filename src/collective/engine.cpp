@@ -5,6 +5,7 @@
 
 #include "collective/call_plan.hpp"
 #include "collective/state_call.hpp"
+#include "collective/tally.hpp"
 #include "comm/comm_state.hpp"
 
 namespace tessera::detail {
@@ -22,7 +23,6 @@ class Engine : private Meanwhile {
         site_(site),
         call_(comm.next_call()),
         deadline_(comm.deadline()),
-        place_(find_place()),
         w_(kept<Workspace>(comm.workspace)) {}
 
   // Lets go of the tensors, so that nothing but the caller keeps them.
@@ -55,18 +55,15 @@ class Engine : private Meanwhile {
 
  private:
   void begin() {
-    if (std::exchange(begun_, true)) return;
-    std::lock_guard lock(comm_.guard());
-    comm_.recorder.begin(call_, first_op(), outcomes_.size(), site_);
-    comm_.stats.calls += static_cast<int64_t>(outcomes_.size());
-    if (trusted_ == nullptr) ++comm_.stats.exchanges;
+    const Stats* ahead = replayed_ != nullptr && replayed_->replay.inlined() ? &replayed_->counted : nullptr;
+    tally_.begin(comm_, call_, first_op(), outcomes_.size(), site_, trusted_ == nullptr, ahead);
   }
 
   OpCode first_op() const { return asked_ != nullptr ? asked_->op : batch_.empty() ? OpCode::none : batch_[0].op; }
 
   bool trusts() {
     if (asked_ == nullptr || !asked_->trusted) return false;
-    TrustedGather& gather = kept<CallPlan>(comm_.agreement_at(place_).plan).trusted;
+    TrustedGather& gather = kept<CallPlan>(comm_.agreement_at(place()).plan).trusted;
     if (!gather.fits(*asked_) && !gather.work_out(comm_, *asked_)) return false;
     trusted_ = &gather;
     return true;
@@ -78,10 +75,14 @@ class Engine : private Meanwhile {
     } catch (const PeerTrouble& trouble) {
       comm_.fail(trouble, call_);
     }
-    moved_ = &trusted_->counted();
+    tally_.moved(trusted_->counted(), nullptr);
   }
 
   // A gradient has the line of its forward, and is another operation.
+  const Place& place() {
+    if (!place_) place_ = find_place();
+    return *place_;
+  }
   Place find_place() const {
     Place place{Place::mix(site_.line(), outcomes_.size()), reinterpret_cast<uintptr_t>(site_.file_name())};
     if (asked_ == nullptr) return place;
@@ -92,35 +93,47 @@ class Engine : private Meanwhile {
     return place;
   }
 
+  // Finds the earlier call whose place this one has; whether it is like it, as far as this rank can know.
+  bool fits_earlier() {
+    const auto fits = [&](Agreement& earlier) {
+      return asked_ != nullptr && earlier.settled && kept<CallPlan>(earlier.plan).replay.fits(*asked_, site_);
+    };
+    Agreement* const likely = comm_.agreements().likely();
+    const bool guessed = likely != nullptr && fits(*likely);
+    agreement_ = guessed ? likely : &comm_.agreement_at(place());
+    comm_.agreements().use(*agreement_);
+    return guessed || fits(*agreement_);
+  }
+
   // Whether this call was like the last one from its line, and is done.
   bool replay() {
-    if (asked_ == nullptr || comm_.has_deferred()) return false;
-    Agreement& agreement = comm_.agreement_at(place_);
-    if (!agreement.settled) return false;
-    CallPlan& plan = kept<CallPlan>(agreement.plan);
-    if (!plan.replay.fits(*asked_, site_)) return false;
+    if (!fits_earlier() || comm_.has_deferred()) return false;
+    CallPlan& plan = kept<CallPlan>(agreement_->plan);
     replayed_ = &plan;
     Saying saying;
     try {
       if (plan.replay.announces_result()) prepare_result();
-      saying = plan.replay.record(call_, *asked_->x, outcomes_[0].tensor, comm_.transport());
+      plan.replay.record(call_, *asked_->x, outcomes_[0].tensor, comm_.transport(), saying);
     } catch (const std::exception&) {  // it comes again, and all are told
       outcomes_[0].tensor = {};
-      allocations_ = bytes_allocated_ = 0;
+      tally_.forget_allocations();
       return false;
     }
     saying.meanwhile = this;
     const RawRecords& said = comm_.exchange(saying, call_, first_op(), deadline_);
     told_ = true;
     meanwhile();
-    if (!plan.replay.same(said)) return false;
+    if (!plan.replay.same(said)) {
+      tally_.take_back(comm_);
+      return false;
+    }
     if (plan.replay.inlined()) {
       std::byte* const memory[] = {asked_->x->data(), outcomes_[0].tensor.data()};
       move_inlined(plan, memory, said, is_callers());
       return true;
     }
-    comm_.decode_changes(agreement);
-    if (comm_.lost_vote()) plan.replay.renew(agreement.number = call_);
+    comm_.decode_changes(*agreement_);
+    if (comm_.lost_vote()) plan.replay.renew(agreement_->number = call_);
     w_.mine.push_back(*asked_->x);
     w_.mine.push_back(outcomes_[0].tensor);
     add_scratch(plan);
@@ -133,9 +146,9 @@ class Engine : private Meanwhile {
   void meanwhile() override {
     if (prepared_) return;
     prepared_ = true;
-    begin();
     tell_sizes(replayed_->arranged[0], outcomes_[0]);
     prepare_result();
+    begin();
     if (is_callers() || !outcomes_[0].tensor.defined()) return;
     std::byte* const memory[] = {asked_->x->data(), outcomes_[0].tensor.data()};
     replayed_->inlined.run_own(memory);
@@ -151,7 +164,7 @@ class Engine : private Meanwhile {
       result = *asked_->out;
       return;
     }
-    if (replayed_->replay.recycle(result)) return count_allocated(replayed_->result_bytes);
+    if (replayed_->replay.recycle(result)) return tally_.allocated(replayed_->result_bytes);
     result = new_output(replayed_->arranged[0], *asked_, 0);
     if (result.owner() == asked_->x->owner()) return;
     replayed_->replay.keep(result);
@@ -168,9 +181,9 @@ class Engine : private Meanwhile {
       comm_.attach_deferred(w_.record);
       w_.words.clear();
       encode(w_.record, w_.words);
-      comm_.exchange(comm_.saying(w_.words, place_), call_, first_op(), deadline_);
+      comm_.exchange(comm_.saying(w_.words, place()), call_, first_op(), deadline_);
     }
-    Agreement& agreement = comm_.agree(call_, place_);
+    Agreement& agreement = comm_.agree(call_, place());
     CallPlan& plan = kept<CallPlan>(agreement.plan);
     plan.replay.forget();
     if (!agreement.repeated) {
@@ -195,7 +208,7 @@ class Engine : private Meanwhile {
     Tensor result = std::exchange(outcomes_[0].tensor, {});
     if (!replayed_->replay.announces_result()) {
       result = d.out;
-      allocations_ = bytes_allocated_ = 0;
+      tally_.forget_allocations();
     }
     w_.mine.clear();
     w_.mine.push_back(d.op == OpCode::all_gather_same ? d.x.unsqueeze(0) : d.x);
@@ -245,7 +258,7 @@ class Engine : private Meanwhile {
     for (Statement& statement : record.statements) statement.reset();
     size_t op = 0;
     try {
-      const size_t most = most_inlined(comm_, comm_.agreement_at(place_));
+      const size_t most = most_inlined(comm_, *agreement_);
       for (; op < batch_.size(); ++op) {
         state(batch_[op], comm_, record.statements[op], w_.mine, record.payload, batch_.size() == 1, most);
       }
@@ -286,7 +299,7 @@ class Engine : private Meanwhile {
       if (plan.choices[op].has_scratch) ++numbers.scratch;
     }
     for (auto& list : plan.peers) list.resize(static_cast<size_t>(numbers.scratch), nullptr);
-    for (const Move& round : plan.rounds.all()) count(round, plan.counted);
+    for (const Move& round : plan.rounds.all()) count(round, comm_.rank(), w_.mine, plan.counted);
     plan.counted.bytes_between_hosts = inlined_from_afar(plan.peers, comm_.transport());
   }
 
@@ -327,8 +340,7 @@ class Engine : private Meanwhile {
     } catch (const PeerTrouble& trouble) {
       comm_.fail(trouble, call_);
     }
-    moved_ = &plan.counted;
-    schedule_ = &plan.schedule;
+    tally_.moved(plan.counted, &plan.schedule);
   }
 
   void move_inlined(CallPlan& plan, std::span<std::byte* const> memory, const RawRecords& said, bool all) {
@@ -339,7 +351,7 @@ class Engine : private Meanwhile {
     plan.inlined.run_rest(memory, said);
     transport.look_in(Moment::after_copy);
     transport.look_in(Moment::before_leave);
-    moved_ = &plan.counted;
+    tally_.moved(plan.counted, nullptr);
   }
 
   static void assign(Sizes& to, const Sizes& from) {
@@ -395,47 +407,13 @@ class Engine : private Meanwhile {
     // The root of a broadcast has the result already.
     if (a.op == OpCode::broadcast && asked.root == comm_.rank() && asked.scale == 1) return *asked.x;
     Tensor tensor = comm_.transport().allocate(a.dtype, output_shape(a, comm_.rank(), out));
-    count_allocated(tensor.bytes());
+    tally_.allocated(tensor.bytes());
     return tensor;
-  }
-
-  void count_allocated(int64_t bytes) {
-    ++allocations_;
-    bytes_allocated_ += bytes;
-  }
-
-  void count(const Move& move, Stats& counted) const {
-    ++counted.moves;
-    for (const Receive& receive : move.receives) {
-      const int64_t bytes = receive.box.elements() * size_bytes(w_.mine[static_cast<size_t>(receive.tensor)].dtype());
-      ++counted.copies;
-      counted.bytes_copied += bytes;
-      for (size_t t = receive.first_term; t < receive.first_term + receive.terms; ++t) {
-        if (move.terms[t].rank == comm_.rank()) continue;
-        ++counted.messages;
-        counted.bytes_received += bytes;
-      }
-    }
-    for (const Send& send : move.sends) {
-      counted.bytes_sent += send.box.elements() * size_bytes(w_.mine[static_cast<size_t>(send.tensor)].dtype());
-    }
   }
 
   void end(const char* error) {
     begin();  // where it failed before it had
-    std::lock_guard lock(comm_.guard());
-    Stats& s = comm_.stats;
-    s.allocations += allocations_;
-    s.bytes_allocated += bytes_allocated_;
-    comm_.recorder.end(call_, moved_ == nullptr ? 0 : moved_->bytes_received, schedule_, error);
-    if (moved_ == nullptr) return;
-    s.moves += moved_->moves;
-    s.messages += moved_->messages;
-    s.bytes_received += moved_->bytes_received;
-    s.bytes_sent += moved_->bytes_sent;
-    s.bytes_between_hosts += moved_->bytes_between_hosts;
-    s.copies += moved_->copies;
-    s.bytes_copied += moved_->bytes_copied;
+    tally_.end(comm_, call_, error);
   }
 
   CommState& comm_;
@@ -446,17 +424,14 @@ class Engine : private Meanwhile {
   const Site& site_;
   const int64_t call_;
   const Deadline deadline_;
-  const Place place_;
+  std::optional<Place> place_;
+  Agreement* agreement_ = nullptr;  // what is known of earlier calls from that place
   Workspace& w_;
-  bool begun_ = false;
+  Tally tally_;
   bool told_ = false;             // the ranks have exchanged what they say
   CallPlan* replayed_ = nullptr;  // what a replay follows
   bool prepared_ = false;         // and what of it needs nobody else is done
-  const Stats* moved_ = nullptr;  // what was moved, once it was
-  const std::string* schedule_ = nullptr;
   TrustedGather* trusted_ = nullptr;
-  int64_t allocations_ = 0;
-  int64_t bytes_allocated_ = 0;
 };
 
 }  // namespace

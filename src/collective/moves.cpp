@@ -393,4 +393,22 @@ void append_moves(const Arranged& a, const Choice& choice, const Network* networ
   }
 }
 
+void count(const Move& move, int rank, std::span<const Tensor> mine, Stats& counted) {
+  const auto bytes_of = [&](const Box& box, int tensor) {
+    return box.elements() * size_bytes(mine[static_cast<size_t>(tensor)].dtype());
+  };
+  ++counted.moves;
+  for (const Receive& receive : move.receives) {
+    const int64_t bytes = bytes_of(receive.box, receive.tensor);
+    ++counted.copies;
+    counted.bytes_copied += bytes;
+    for (size_t t = receive.first_term; t < receive.first_term + receive.terms; ++t) {
+      if (move.terms[t].rank == rank) continue;
+      ++counted.messages;
+      counted.bytes_received += bytes;
+    }
+  }
+  for (const Send& send : move.sends) counted.bytes_sent += bytes_of(send.box, send.tensor);
+}
+
 }  // namespace tessera

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include <tessera/comm.hpp>
+
 #include "collective/arrange.hpp"
 #include "collective/schedule.hpp"
 #include "comm/transport.hpp"
@@ -51,5 +53,8 @@ struct Numbers {
 // tensors: what already lies in its place is not moved.
 void append_moves(const Arranged& arranged, const Choice& choice, const Network* network, int rank, Numbers numbers,
                   std::span<const Tensor> mine, Rounds& rounds);
+
+// Adds what `rank` moves.
+void count(const Move& move, int rank, std::span<const Tensor> mine, Stats& counted);
 
 }  // namespace tessera

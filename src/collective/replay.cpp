@@ -1,6 +1,7 @@
 #include "collective/replay.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "tensor/copy.hpp"
@@ -66,7 +67,8 @@ void Replay::note(int64_t call, const Description& d, const Site& site, int rank
     heard_[r].changed = changed_part(said[r]);
     heard_[r].version = 0;
   }
-  const Heard& own = heard_[static_cast<size_t>(rank)];
+  own_ = static_cast<size_t>(rank);
+  const Heard& own = heard_[own_];
   changed_ = own.changed;
   words_.resize(own.bytes.size() / sizeof(int64_t));
   std::memcpy(words_.data(), own.bytes.data(), own.bytes.size());
@@ -126,36 +128,41 @@ bool Replay::fits_rest(const Description& d) const {
   if (d.exchange != nullptr ? *d.exchange != exchange_ : exchange_ != nullptr) return false;
   if (d.exchange == nullptr && (d.note == nullptr ? !note_.empty() : *d.note != note_)) return false;
   return d.dtype == like_.dtype && d.extra[0] == like_.extra[0] && d.extra[1] == like_.extra[1] &&
-         d.flags == like_.flags;
+         d.flags == like_.flags && d.stage == like_.stage;
 }
 
-Saying Replay::record(int64_t call, const Tensor& x, const Tensor& out, Transport& transport) {
+void Replay::record(int64_t call, const Tensor& x, const Tensor& out, Transport& transport, Saying& saying) {
   words_[0] = call;
   words_[1] = version_;
   if (x_at_ != 0) put_handle(x_at_, transport.handle_of(x, false));
   if (out_at_ != 0) put_handle(out_at_, transport.handle_of(out, true));
   const auto bytes = std::as_writable_bytes(std::span(words_));
-  Saying saying(bytes, changed_.end, static_cast<uint64_t>(version_));
+  saying.bytes = bytes;
+  saying.changed = changed_.end;
+  saying.version = static_cast<uint64_t>(version_);
   saying.elements = changed_.payload_bytes > 0;
-  if (!saying.elements) return saying;
+  if (!saying.elements) return;
   if (flat_bytes_ > 0 && transport.takes_payload(bytes.size())) {
     saying.payload = {x.data(), flat_bytes_};
     saying.payload_at = changed_.payload_at;
     saying.parts = parts_;
-    return saying;
+    return;
   }
   std::byte* payload = bytes.data() + changed_.payload_at;
   if (flat_bytes_ > 0) std::memcpy(payload, x.data(), flat_bytes_);
   else copy_box({payload, x_.dtype, x_.shape, row_major(x_.shape)}, view_of(x));
-  return saying;
 }
 
 bool Replay::recycle(Tensor& result) {
   if (oldest_ == results_.size()) oldest_ = 0;
   if (results_.empty() || results_[oldest_].owner().use_count() != 1) return false;
   const Tensor& kept = results_[oldest_++];
-  // What its last owner did with it comes before what is done now: use_count() does not say so, letting go of one does.
-  std::shared_ptr<void>(kept.owner()).reset();
+  // What its last owner did with it comes before what is done now: use_count() does not say so.
+#if defined(__SANITIZE_THREAD__)
+  std::shared_ptr<void>(kept.owner()).reset();  // letting go of one does; it does not know fences
+#else
+  std::atomic_thread_fence(std::memory_order_acquire);
+#endif
   result = kept;
   return true;
 }
@@ -181,7 +188,7 @@ bool Replay::compare(const Heard& before, std::span<const std::byte> now) {
 bool Replay::same(const RawRecords& said) {
   for (size_t r = 0; r < heard_.size(); ++r) {
     Heard& before = heard_[r];
-    if (said[r].empty()) continue;  // they have voted
+    if (r == own_ || said[r].empty()) continue;  // or they have voted
     if (said[r].size() != before.bytes.size()) return false;
     int64_t version = 0;
     std::memcpy(&version, said[r].data() + sizeof(int64_t), sizeof(version));

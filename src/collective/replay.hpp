@@ -37,7 +37,7 @@ class Replay {
   // Whether the record of this call is the noted one, but for its number and the elements.
   bool fits(const detail::Asked& asked, const Site& site) const;
   // That record. Its version, by which the others know it again without comparing, is the call in which it was noted.
-  Saying record(int64_t call, const Tensor& x, const Tensor& out, Transport& transport);
+  void record(int64_t call, const Tensor& x, const Tensor& out, Transport& transport, Saying& saying);
   // Whether all ranks said the same as when it was noted, but for that.
   bool same(const RawRecords& said);
 
@@ -75,6 +75,7 @@ class Replay {
   std::vector<int64_t> words_;
   ChangedPart changed_;
   std::vector<Heard> heard_;  // by rank
+  size_t own_ = 0;            // which of them is this one
   // The oldest is the likeliest to be free: most programs let go of results in the order in which they came.
   std::vector<Tensor> results_;
   size_t oldest_ = 0;

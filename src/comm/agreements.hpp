@@ -22,6 +22,8 @@ struct Agreement {
   int64_t number = 0;     // of the last call in which all said this in full
   std::shared_ptr<void> plan;
   std::vector<std::vector<std::byte>> said;  // the common part of each record
+  uint64_t used = 0;                         // when it was last
+  Agreement* next = nullptr;                 // what was used after it
 };
 
 // Where to look for an earlier call like this one. Two that are alike by chance cost time, nothing else.
@@ -37,17 +39,31 @@ struct Place {
 class Agreements {
  public:
   explicit Agreements(int ranks) : ways_(ranks <= kManyRanks ? kWays : 1) {}
+  Agreements(const Agreements&) = delete;
+  Agreements& operator=(const Agreements&) = delete;
 
+  // Of the call that is made now.
   Agreement& at(const Place& place) {
     Set& set = sets_[place.line >> kShift];
     const uint64_t key = Place::mix(place.line, place.form);
     for (size_t way = 0; way < ways_; ++way) {
-      if (set.keys[way] == key) return touch(set, way);
+      if (set.keys[way] == key) return set.ways[way];
     }
-    const auto uses = set.used.begin();
-    const auto oldest = static_cast<size_t>(std::min_element(uses, uses + static_cast<ptrdiff_t>(ways_)) - uses);
-    set.keys[oldest] = key;
-    return touch(set, oldest);
+    const auto older = [](const Agreement& a, const Agreement& b) { return a.used < b.used; };
+    const auto ways = set.ways.begin();
+    const auto oldest = std::min_element(ways, ways + static_cast<ptrdiff_t>(ways_), older);
+    set.keys[static_cast<size_t>(oldest - ways)] = key;
+    oldest->settled = false;
+    return *oldest;
+  }
+
+  // What came after the last one when that was used before: a loop makes the same calls again. Null: nothing did.
+  Agreement* likely() const { return last_->next; }
+  // This is the one, once for each call.
+  void use(Agreement& agreement) {
+    agreement.used = ++uses_;
+    last_->next = &agreement;
+    last_ = &agreement;
   }
 
  private:
@@ -56,18 +72,14 @@ class Agreements {
   static constexpr int kManyRanks = 1024;  // what each of so many says takes memory
 
   struct Set {
-    std::array<uint64_t, kWays> keys{}, used{};
+    std::array<uint64_t, kWays> keys{};
     std::array<Agreement, kWays> ways;
   };
-
-  Agreement& touch(Set& set, size_t way) {
-    set.used[way] = ++uses_;
-    return set.ways[way];
-  }
 
   size_t ways_;
   uint64_t uses_ = 0;
   std::array<Set, kSets> sets_;
+  Agreement* last_ = &sets_[0].ways[0];
 };
 
 }  // namespace tessera::detail

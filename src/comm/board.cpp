@@ -81,6 +81,12 @@ void Board::write_record(const Saying& mine, size_t from, uint64_t call) {
   page.said.store(steps_ + 2, std::memory_order_release);
 }
 
+// Of the page that this rank writes next, the lines that peers have read come back to it meanwhile.
+void Board::take_back(uint32_t side, size_t bytes) {
+  const auto* page = reinterpret_cast<const std::byte*>(&slots_[rank_].pages[side]);
+  prefetch_to_write({page, std::min(offsetof(Slot::Page, record) + bytes, sizeof(Slot::Page))});
+}
+
 void Board::note_message(uint64_t call) {
   std::atomic<uint64_t>& now = slots_[rank_].call;
   uint64_t last = now.load(std::memory_order_relaxed);
@@ -108,6 +114,7 @@ Waited Board::announce(const Saying& mine, uint64_t call, std::vector<std::span<
       longest = std::max(longest, total);
       if (r != rank_) prefetch_to_read({page.record, std::min(total, kRecordBytes)});
     }
+    take_back(1 - side, mine.changed);
     if (longest > kRecordBytes) take_records(records, side, from);
   }
   return Waited::reached;
@@ -127,8 +134,9 @@ void Board::take_records(std::vector<std::span<const std::byte>>& records, uint3
 }
 
 Waited Board::everyone(uint32_t side, Deadline deadline, int& culprit) {
+  culprit = rank_;
   for (int i = 1; i < size_; ++i) {
-    culprit = (rank_ + i) % size_;
+    culprit = culprit + 1 == size_ ? 0 : culprit + 1;
     Slot& slot = slots_[culprit];
     if (looks_.until([&] { return slot.pages[side].said.load(std::memory_order_acquire) == steps_; })) continue;
     if (const Waited waited = sleep_for(slot, deadline, &culprit); waited != Waited::reached) return waited;

@@ -145,6 +145,7 @@ class Board {
   int first_dead() const;
   Waited everyone(uint32_t side, Deadline deadline, int& culprit);
   void write_record(const Saying& mine, size_t from, uint64_t call);
+  void take_back(uint32_t side, size_t bytes);
   void take_records(std::vector<std::span<const std::byte>>& records, uint32_t side, size_t from);
   bool claimed(int peer) const;
   bool any_to_shrink(uint32_t state) const;

@@ -133,7 +133,7 @@ CommState::CommState(std::unique_ptr<Transport> transport, std::string name, std
       size_(transport_->size()),
       born_in_(current_generation()),
       timeout_(timeout.count()),
-      agreements_(size_) {}
+      agreements_(std::make_unique<Agreements>(size_)) {}
 
 // What goes on only on another thread is under way for good: whatever it receives into must stay.
 CommState::~CommState() {

@@ -91,7 +91,8 @@ class CommState : public std::enable_shared_from_this<CommState> {
   Agreement& agree(int64_t call, const Place& place);
   // All said the same as in an earlier call, but for what changes: that is noted.
   void decode_changes(Agreement& agreement) const;
-  Agreement& agreement_at(const Place& place) { return agreements_.at(place); }
+  Agreement& agreement_at(const Place& place) { return agreements_->at(place); }
+  Agreements& agreements() { return *agreements_; }
   // What was said in the last exchange; copies of it after agree().
   const RawRecords& said() const { return said_; }
   // Whether that was of all ranks: not where they have voted.
@@ -157,7 +158,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   // Kept between calls for their capacity.
   RawRecords said_;
   std::vector<std::vector<std::byte>> copies_;
-  Agreements agreements_;
+  std::unique_ptr<Agreements> agreements_;
 };
 
 // Sorts an exception into the kind and text that can be told to other ranks.

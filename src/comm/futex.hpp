@@ -37,6 +37,17 @@ inline void prefetch_to_read(std::span<const std::byte> memory) {
   for (size_t at = 0; at < std::min<size_t>(memory.size(), 1024); at += 64) __builtin_prefetch(&memory[at]);
 }
 
+// The same of memory that this core writes soon.
+inline void prefetch_to_write(std::span<const std::byte> memory) {
+  for (size_t at = 0; at < std::min<size_t>(memory.size(), 512); at += 64) {
+#if defined(__x86_64__)
+    asm volatile("prefetchw %0" : : "m"(memory[at]));  // what the builtin makes only where the compiler is told of it
+#else
+    __builtin_prefetch(&memory[at], 1);
+#endif
+  }
+}
+
 // How often a waiting rank looks before it does anything else: spinning pays only while the one waited for can run at the
 // same time.
 int spins_for(int ranks);

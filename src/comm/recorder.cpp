@@ -30,16 +30,16 @@ const char* file_of(const Site& site) {
 
 std::string site_text(const Site& site) { return fmt::format("{}:{}", file_of(site), site.line()); }
 
-void Recorder::begin(int64_t call, OpCode op, size_t batch, const Site& site) {
+void Recorder::begin(int64_t call, OpCode op, size_t batch, const Site& site, int64_t bytes_received) {
   last_ = call;
   Entry& e = entry(call);
   e.call = call;
   e.op = op;
   e.batch = batch;
   e.site = site;
-  e.bytes_received = 0;
+  e.bytes_received = bytes_received;
   e.start = ticks_now();
-  e.finished = false;
+  e.end.store(0, std::memory_order_relaxed);
   e.schedule.clear();
   e.error.clear();
 }
@@ -47,14 +47,13 @@ void Recorder::begin(int64_t call, OpCode op, size_t batch, const Site& site) {
 void Recorder::end(int64_t call, int64_t bytes_received, const std::string* schedule, const char* error) {
   Entry& e = entry(call);
   e.bytes_received = bytes_received;
-  e.end = ticks_now();
-  e.finished = true;
+  end(call);
   if (schedule != nullptr) e.schedule = *schedule;
   if (error != nullptr) e.error = error;
 }
 
 int64_t Recorder::begin_message(OpCode op, std::string with, const Site& site) {
-  messages_.resize(kRecordedCalls);
+  if (messages_.empty()) messages_ = std::vector<Message>(kRecordedCalls);
   Message& m = messages_[static_cast<size_t>(++last_message_ % kRecordedCalls)];
   m.call = last_message_;
   m.op = op;
@@ -62,7 +61,7 @@ int64_t Recorder::begin_message(OpCode op, std::string with, const Site& site) {
   m.site = site;
   m.bytes_received = 0;
   m.start = ticks_now();
-  m.finished = false;
+  m.end.store(0, std::memory_order_relaxed);
   m.error.clear();
   return m.call;
 }
@@ -71,8 +70,7 @@ void Recorder::end_message(int64_t message, int64_t bytes_received, const char* 
   Message& m = messages_[static_cast<size_t>(message % kRecordedCalls)];
   if (m.call != message) return;  // many began since
   m.bytes_received = bytes_received;
-  m.end = ticks_now();
-  m.finished = true;
+  m.end.store(ticks_now(), std::memory_order_relaxed);
   if (error != nullptr) m.error = error;
 }
 
@@ -88,18 +86,20 @@ std::vector<CallRecord> Recorder::calls() const {
   for (int64_t call = std::max<int64_t>(1, last_ - kRecordedCalls + 1); call <= last_; ++call) {
     const Entry& e = entries_[static_cast<size_t>(call % kRecordedCalls)];
     if (e.call != call) continue;
-    list.push_back({e.call, operation_text(e.op, e.batch), site_text(e.site), e.bytes_received, time_of(e.start),
-                    time_of(e.finished ? e.end : e.start), e.finished, e.error, e.schedule});
+    const uint64_t end = e.end.load(std::memory_order_relaxed);
+    list.push_back({e.call, operation_text(e.op, e.batch), site_text(e.site), end != 0 ? e.bytes_received : 0,
+                    time_of(e.start), time_of(end != 0 ? end : e.start), end != 0, e.error, e.schedule});
   }
   for (const Message& m : messages_) {
     if (m.call == 0) continue;
+    const uint64_t end = m.end.load(std::memory_order_relaxed);
     list.push_back({0,
                     fmt::format("{} {}", name(m.op), m.with),
                     site_text(m.site),
                     m.bytes_received,
                     time_of(m.start),
-                    time_of(m.finished ? m.end : m.start),
-                    m.finished,
+                    time_of(end != 0 ? end : m.start),
+                    end != 0,
                     m.error,
                     {}});
   }

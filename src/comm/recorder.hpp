@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -25,9 +26,11 @@ inline uint64_t ticks_now() {
 // Not thread-safe: its owner guards it.
 class Recorder {
  public:
-  void begin(int64_t call, OpCode op, size_t batch, const Site& site);
+  void begin(int64_t call, OpCode op, size_t batch, const Site& site, int64_t bytes_received);
   // `schedule`: in words; null: there was none to choose.
   void end(int64_t call, int64_t bytes_received, const std::string* schedule, const char* error);
+  // The same for a call that had the bytes told with begin(). The one function that needs no guard.
+  void end(int64_t call) { entry(call).end.store(ticks_now(), std::memory_order_relaxed); }
 
   // A message between two ranks, which has no number among the calls; many may be under way at once. What is returned
   // stands for it at its end.
@@ -45,8 +48,8 @@ class Recorder {
     size_t batch = 1;
     Site site;
     int64_t bytes_received = 0;
-    uint64_t start = 0, end = 0;  // ticks
-    bool finished = false;
+    uint64_t start = 0;            // ticks
+    std::atomic<uint64_t> end{0};  // 0: it has not
     std::string schedule, error;
   };
   struct Message : Entry {  // its `call` counts messages

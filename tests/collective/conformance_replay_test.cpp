@@ -1,5 +1,7 @@
 // Conformance: calls that are made again and again from one line. What is worked out once is played again, so this is
 // about what may change in between: elements, sizes, strides, who gives an output, and who calls something else.
+#include <numeric>
+
 #include <tessera/collective.hpp>
 
 #include "collective/cases.hpp"
@@ -51,12 +53,20 @@ TEST_P(Again, WithOtherElements) {
 
 TEST_P(Again, WithOtherSizesNowAndThen) {
   on_ranks([](Comm& comm) {
+    int64_t rows = 0, received = 0;
     for (int time = 0; time < kTimes; ++time) {
       Sizes sizes(static_cast<size_t>(comm.size()), 4);
       if (time == 5) sizes.back() = 7;
       if (time == 8) sizes.front() = kLong;
-      expect_gathered(all_gather(comm, mine(comm, time, sizes[static_cast<size_t>(comm.rank())])), time, sizes);
+      const int64_t own = sizes[static_cast<size_t>(comm.rank())], all = std::reduce(sizes.begin(), sizes.end());
+      expect_gathered(all_gather(comm, mine(comm, time, own)), time, sizes);
+      rows += all;
+      received += all - own;
+      EXPECT_EQ(comm.recent_calls().back().bytes_received, 12 * (all - own)) << "time " << time;
     }
+    EXPECT_EQ(comm.stats().calls, kTimes);
+    EXPECT_EQ(comm.stats().bytes_received, 12 * received);
+    EXPECT_EQ(comm.stats().bytes_allocated, 12 * rows);
   });
 }
 

@@ -1,0 +1,77 @@
+// What one call adds to the statistics, and to the flight recorder.
+#pragma once
+
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "comm/comm_state.hpp"
+
+namespace tessera::detail {
+
+class Tally {
+ public:
+  // Nothing, where it has begun. `ahead`: what it moves unless it fails, and then the end costs next to nothing.
+  void begin(CommState& comm, int64_t call, OpCode op, size_t operations, const Site& site, bool exchanges,
+             const Stats* ahead) {
+    if (std::exchange(begun_, true)) return;
+    std::lock_guard lock(comm.guard());
+    comm.recorder.begin(call, op, operations, site, ahead == nullptr ? 0 : ahead->bytes_received);
+    comm.stats.calls += static_cast<int64_t>(operations);
+    if (exchanges) ++comm.stats.exchanges;
+    if (ahead == nullptr) return;
+    moved_ = ahead;
+    ahead_ = true;
+    add(comm.stats, 1);
+  }
+
+  void allocated(int64_t bytes) {
+    ++allocations_;
+    bytes_allocated_ += bytes;
+  }
+  void forget_allocations() { allocations_ = bytes_allocated_ = 0; }
+  // `schedule`: in words; null: there was none to choose.
+  void moved(const Stats& counted, const std::string* schedule) {
+    moved_ = &counted;
+    schedule_ = schedule;
+  }
+  // What was counted ahead did not come.
+  void take_back(CommState& comm) {
+    if (!std::exchange(ahead_, false)) return;
+    std::lock_guard lock(comm.guard());
+    add(comm.stats, -1);
+    moved_ = nullptr;
+  }
+
+  // Of a call that has begun.
+  void end(CommState& comm, int64_t call, const char* error) {
+    if (error != nullptr) take_back(comm);
+    if (ahead_) return comm.recorder.end(call);
+    std::lock_guard lock(comm.guard());
+    add(comm.stats, 1);
+    comm.recorder.end(call, moved_ == nullptr ? 0 : moved_->bytes_received, schedule_, error);
+  }
+
+ private:
+  void add(Stats& s, int64_t times) const {
+    s.allocations += times * allocations_;
+    s.bytes_allocated += times * bytes_allocated_;
+    if (moved_ == nullptr) return;
+    s.moves += times * moved_->moves;
+    s.messages += times * moved_->messages;
+    s.bytes_received += times * moved_->bytes_received;
+    s.bytes_sent += times * moved_->bytes_sent;
+    s.bytes_between_hosts += times * moved_->bytes_between_hosts;
+    s.copies += times * moved_->copies;
+    s.bytes_copied += times * moved_->bytes_copied;
+  }
+
+  bool begun_ = false;
+  bool ahead_ = false;
+  const Stats* moved_ = nullptr;  // what was moved, once it was
+  const std::string* schedule_ = nullptr;
+  int64_t allocations_ = 0;
+  int64_t bytes_allocated_ = 0;
+};
+
+}  // namespace tessera::detail
