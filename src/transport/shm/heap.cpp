@@ -12,7 +12,7 @@
 
 #include "tensor/coldness.hpp"
 #include "tensor/poison.hpp"
-#include "transport/shm/limits.hpp"
+#include "transport/shm/huge_pages.hpp"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -22,6 +22,7 @@ namespace tessera::shm {
 namespace {
 
 constexpr size_t kPopulate = size_t{256} << 10;  // from here on one call maps fresh pages faster than faults do
+constexpr size_t kFewBytes = size_t{256} << 10;  // a rank that uses no more of its heap takes no huge page
 
 size_t class_of(size_t bytes) { return bytes <= 128 ? 0 : static_cast<size_t>(std::bit_width((bytes - 1) / 128)); }
 
@@ -40,9 +41,8 @@ Heap::Heap(std::shared_ptr<Segment> segment, int rank, size_t reserved)
       base_(segment_->arena(rank).data()),
       end_(segment_->arena(rank).size()),
       fresh_((reserved + kPage - 1) / kPage * kPage),
-      first_(fresh_) {
-  madvise(base_ + first_, end_ - first_, MADV_HUGEPAGE);  // where the system lets shared memory have them
-}
+      first_(fresh_),
+      held_(fresh_) {}
 
 std::shared_ptr<std::byte> Heap::allocate(int64_t bytes) {
   if (bytes < 0 || static_cast<size_t>(bytes) > end_) return nullptr;
@@ -66,7 +66,7 @@ int64_t Heap::offset_of(const void* data) const {
 
 Heap::Usage Heap::usage() const {
   std::lock_guard lock(guard_);
-  return {live_, static_cast<int64_t>(fresh_ - first_)};
+  return {live_, static_cast<int64_t>(held_ - first_)};
 }
 
 size_t Heap::take(size_t bytes) { return bytes <= kSmall ? take_small(class_of(bytes)) : take_large(bytes); }
@@ -101,12 +101,29 @@ size_t Heap::take_fresh(size_t bytes) {
   if (last != free_by_place_.end() && last->first + last->second == fresh_) offset = last->first;
   else last = free_by_place_.end();
   if (bytes > end_ - offset) return kNone;
-  const size_t grown = offset + bytes - fresh_;
-  check_limit(static_cast<int64_t>(grown), "shared");
+  hold(offset + bytes);
   if (last != free_by_place_.end()) erase_free(last);
-  if (grown >= kPopulate) madvise(base_ + fresh_, grown, MADV_POPULATE_WRITE);
   fresh_ = offset + bytes;
   return offset;
+}
+
+// There is memory up to `end` then. In whole huge pages, where the kernel gives them and the limits leave room.
+void Heap::hold(size_t end) {
+  if (end <= held_) return;
+  const size_t until = (end + kHugePage - 1) / kHugePage * kHugePage;
+  if (asks_for_huge_ && end - first_ > kFewBytes && !lacks(static_cast<int64_t>(until - held_))) {
+    // The first of them may have parts in use, which stay as they are.
+    const size_t from = held_ / kHugePage * kHugePage;
+    madvise(base_ + from, until - from, MADV_HUGEPAGE);  // where the system's setting wants to be asked so
+    const Huge huge = ask_for_huge_pages(base_ + from, until - from);
+    asks_for_huge_ = huge != Huge::never;
+    end = huge == Huge::given ? until : end;
+    if (huge != Huge::given) credit_ += static_cast<int64_t>(until - end);
+  } else {
+    check_limit(static_cast<int64_t>(end - held_), "shared");
+  }
+  if (end - held_ >= kPopulate) madvise(base_ + held_, end - held_, MADV_POPULATE_WRITE);
+  held_ = end;
 }
 
 void Heap::give(size_t offset, size_t bytes) {
@@ -161,20 +178,25 @@ void Heap::check_private(int64_t bytes) {
 }
 
 // Memory that is not there is a kill or a SIGBUS at the first touch. Asking takes longer than a small call, so an
-// answer is good for an eighth of what was there, shared by the ranks.
-void Heap::check_limit(int64_t wanted, const char* kind) {
+// answer is good for an eighth of what was there, shared by the ranks. None: there is enough.
+std::optional<MemoryLimit> Heap::lacks(int64_t wanted) {
   if (wanted <= credit_) {
     credit_ -= wanted;
-    return;
+    return std::nullopt;
   }
-  const MemoryLimit limit = memory_limit();
-  if (wanted > limit.available_bytes) {
+  MemoryLimit limit = memory_limit();
+  if (wanted > limit.available_bytes) return limit;
+  credit_ = (limit.available_bytes - wanted) / 8 / segment_->ranks();
+  return std::nullopt;
+}
+
+void Heap::check_limit(int64_t wanted, const char* kind) {
+  if (const auto limit = lacks(wanted)) {
     throw Error(
         fmt::format("rank {} needs {} bytes of {} memory, but {} has {} left of {}. Use fewer or smaller tensors, "
                     "or raise the limit",
-                    rank_, wanted, kind, limit.tightest, limit.available_bytes, limit.tightest_bytes));
+                    rank_, wanted, kind, limit->tightest, limit->available_bytes, limit->tightest_bytes));
   }
-  credit_ = (limit.available_bytes - wanted) / 8 / segment_->ranks();
 }
 
 }  // namespace tessera::shm

@@ -5,8 +5,10 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
+#include "transport/shm/limits.hpp"
 #include "transport/shm/segment.hpp"
 
 namespace tessera::shm {
@@ -29,7 +31,7 @@ class Heap : public std::enable_shared_from_this<Heap> {
 
   struct Usage {
     int64_t live_bytes = 0;     // in use
-    int64_t touched_bytes = 0;  // ever in use, and still held
+    int64_t touched_bytes = 0;  // taken from the machine and still held: what was ever in use, in whole huge pages
   };
   Usage usage() const;
 
@@ -42,9 +44,11 @@ class Heap : public std::enable_shared_from_this<Heap> {
   size_t take_small(size_t size_class);
   size_t take_large(size_t bytes);
   size_t take_fresh(size_t bytes);
+  void hold(size_t end);
   void give(size_t offset, size_t bytes);
   void add_free(size_t offset, size_t bytes);
   void erase_free(std::map<size_t, size_t>::iterator block);
+  std::optional<MemoryLimit> lacks(int64_t wanted);
   void check_limit(int64_t wanted, const char* kind);
 
   static constexpr size_t kNone = SIZE_MAX;
@@ -57,6 +61,8 @@ class Heap : public std::enable_shared_from_this<Heap> {
   mutable std::mutex guard_;
   size_t fresh_;                                // from here on nothing was ever used
   const size_t first_;                          // where the heap begins
+  size_t held_;                                 // up to here there is memory, or will be at the first touch
+  bool asks_for_huge_ = true;                   // until the kernel has said that it has none
   std::map<size_t, size_t> free_by_place_;      // offset to bytes
   std::multimap<size_t, size_t> free_by_size_;  // bytes to offset
   std::vector<size_t> small_[kClasses];

@@ -27,7 +27,7 @@ namespace {
 
 // "tessera1", read as a little-endian word, and how large what ranks share is in this build.
 constexpr uint64_t kMagic = 0x3161726573736574 ^ (uint64_t{sizeof(Slot)} << 20);
-constexpr size_t kArenaUnit = size_t{1} << 21;  // arenas start where huge pages can
+constexpr size_t kArenaUnit = kHugePage;        // arenas start where huge pages can
 constexpr size_t kMostBytes = size_t{1} << 44;  // of address space that one communicator may take
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
@@ -48,11 +48,22 @@ size_t arenas_at(size_t ranks) { return whole(board_at(ranks) + Board::bytes(sta
 [[noreturn]] void fail(const std::string& what) { throw Error(fmt::format("shared memory: {}", what)); }
 [[noreturn]] void fail_with_errno(const std::string& what) { fail(fmt::format("{}: {}", what, std::strerror(errno))); }
 
+// Every process maps it at a multiple of the size of huge pages: only so can one entry of its page table hold one. `bytes`
+// is such a multiple too.
 std::byte* map(int descriptor, size_t bytes) {
-  void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, descriptor, 0);
-  if (base == MAP_FAILED) return nullptr;
+  void* reserved = mmap(nullptr, bytes + kHugePage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved == MAP_FAILED) return nullptr;
+  auto* const start = static_cast<std::byte*>(reserved);
+  const size_t before = (kHugePage - reinterpret_cast<uintptr_t>(start) % kHugePage) % kHugePage;
+  std::byte* const base = start + before;
+  if (mmap(base, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, descriptor, 0) == MAP_FAILED) {
+    munmap(start, bytes + kHugePage);
+    return nullptr;
+  }
+  if (before > 0) munmap(start, before);
+  munmap(base + bytes, kHugePage - before);
   madvise(base, bytes, MADV_DONTDUMP);  // a core file would hold every rank's arena
-  return static_cast<std::byte*>(base);
+  return base;
 }
 
 // Owns a descriptor until it is taken.

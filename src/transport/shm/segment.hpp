@@ -17,6 +17,7 @@
 namespace tessera::shm {
 
 inline constexpr size_t kPage = 4096;
+inline constexpr size_t kHugePage = size_t{2} << 20;
 
 inline constexpr int kMaxRanks = static_cast<int>(kMostRanks);
 
