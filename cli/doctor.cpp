@@ -79,15 +79,26 @@ Check check_huge_pages() {
     check.text = "this kernel has no transparent huge pages: fresh memory costs more";
     return check;
   }
-  check.text = fmt::format("private memory: {}; shared memory: {}", own, shared.empty() ? "not offered" : shared);
+  const std::string setting = shared.empty() ? "no setting" : "shmem_enabled " + shared;
+  check.text = fmt::format("private memory: {}; shared memory ({}): ", own, setting);
+  switch (try_huge_pages()) {
+    case shm::Huge::given: check.text += "the heap asks for them and gets them"; break;
+    case shm::Huge::not_now:
+      check.mark = Mark::note;
+      check.text += "the heap asks for them, but no memory was free in one piece just now; then its pages are of 4 KiB";
+      break;
+    case shm::Huge::never:
+      check.mark = Mark::note;
+      check.text += "none, its pages are of 4 KiB and cost more at their first use (below); reuse it";
+      check.remedy =
+          shared == "deny"
+              ? "echo never | sudo tee " + folder + "shmem_enabled: ranks ask for themselves then"
+              : "Linux 6.1 gives them to ranks; else, echo within_size | sudo tee " + folder + "shmem_enabled";
+  }
   if (own == "never") {
     check.mark = Mark::note;
-    check.text += ": fresh memory comes in pages of 4 KiB, which costs time at its first use";
+    check.text += "; fresh private memory comes in pages of 4 KiB, which costs time at its first use";
     check.remedy = "echo madvise | sudo tee " + folder + "enabled";
-  } else if (shared.empty() || shared == "never" || shared == "deny") {
-    check.mark = Mark::note;
-    check.text += ": fresh shared memory comes in pages of 4 KiB and costs more at its first use (below); reuse it";
-    check.remedy = "echo within_size | sudo tee " + folder + "shmem_enabled";
   }
   return check;
 }

@@ -19,6 +19,7 @@
 #include "comm/futex.hpp"
 #include "descriptor.hpp"
 #include "transport/shm/process.hpp"
+#include "transport/shm/segment.hpp"
 
 namespace tessera::cli {
 namespace {
@@ -26,7 +27,8 @@ namespace {
 using namespace std::chrono_literals;
 using Seconds = std::chrono::duration<double>;
 
-constexpr size_t kPage = 4096;
+using shm::kPage;
+
 constexpr auto kLongWait = 5s;  // for a child that only has to get a core
 
 // Memory that a parent and its children share; a descriptor of -1: anonymous.
@@ -44,6 +46,20 @@ class Mapping {
  private:
   size_t bytes_;
   void* base_;
+};
+
+// Shared memory as ranks have it.
+class SharedMemory {
+ public:
+  explicit SharedMemory(size_t bytes) : segment_(shm::Segment::create(1, static_cast<int64_t>(bytes), false)) {
+    huge_ = shm::ask_for_huge_pages(segment_->arena(0).data(), segment_->arena(0).size());
+  }
+  char* data() const { return reinterpret_cast<char*>(segment_->arena(0).data()); }
+  shm::Huge huge() const { return huge_; }
+
+ private:
+  const std::shared_ptr<shm::Segment> segment_;
+  shm::Huge huge_;
 };
 
 // A child that runs fn() and exits with what it returns; killed when this goes, and when the parent does.
@@ -138,6 +154,14 @@ int try_sealed_memory() {
   const Mapping mapping(kPage, MAP_SHARED, file.get());
   mapping.data()[0] = 1;
   return fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0 ? 0 : errno;
+}
+
+shm::Huge try_huge_pages() {
+  try {
+    return SharedMemory(shm::kHugePage).huge();
+  } catch (const Error&) {
+    return shm::Huge::never;  // no shared memory at all: another check tells
+  }
 }
 
 int try_process_handle() {
@@ -287,29 +311,31 @@ class WayTimer {
     return result;
   }
 
-  const Mapping shared_;
+  const SharedMemory shared_;
   Control* const control_;
   const Mapping target_;
   const Child owner_;
 };
 
-double time_to_fill(const Mapping& mapping) {
-  const auto start = Clock::now();
-  std::memset(mapping.data(), 5, kTouched);
-  return Seconds(Clock::now() - start).count();
+double time_to_fill(char* data) {
+  return seconds_of([&] { std::memset(data, 5, kTouched); });
 }
 
 void measure_first_touch(Speeds& speeds) {
   const auto speed = [](double seconds) { return static_cast<double>(kTouched) / seconds; };
   for (int i = 0; i < 2; ++i) {
-    const Mapping shared(kTouched);
-    speeds.fresh_shared = std::max(speeds.fresh_shared, speed(time_to_fill(shared)));
-    speeds.warm_shared = std::max(speeds.warm_shared, speed(time_to_fill(shared)));
+    std::optional<SharedMemory> shared;
+    const double fresh = seconds_of([&] {
+      shared.emplace(kTouched);
+      time_to_fill(shared->data());
+    });
+    speeds.fresh_shared = std::max(speeds.fresh_shared, speed(fresh));
+    speeds.warm_shared = std::max(speeds.warm_shared, speed(time_to_fill(shared->data())));
   }
   for (int i = 0; i < 2; ++i) {
     const Mapping mine(kTouched, MAP_PRIVATE | MAP_ANONYMOUS);
     prefer_huge_pages(mine, kTouched);
-    speeds.fresh_private_huge = std::max(speeds.fresh_private_huge, speed(time_to_fill(mine)));
+    speeds.fresh_private_huge = std::max(speeds.fresh_private_huge, speed(time_to_fill(mine.data())));
   }
 }
 

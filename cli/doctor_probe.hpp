@@ -5,12 +5,17 @@
 #include <optional>
 #include <vector>
 
+#include "transport/shm/huge_pages.hpp"
+
 namespace tessera::cli {
 
 // 0: works; else an errno.
 int try_sealed_memory();   // an anonymous file that can be mapped and sealed
 int try_process_handle();  // a descriptor that tells the end of a process
 int try_futex();           // one process wakes another
+
+// For 2 MiB of shared memory, as ranks ask for them.
+shm::Huge try_huge_pages();
 
 // One child of a parent reads the memory of another, as ranks of one launcher do.
 struct Attach {

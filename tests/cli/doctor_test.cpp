@@ -1,4 +1,6 @@
 // `tessera doctor`: that it tells the same in both forms, and only what can be.
+#include <sys/prctl.h>
+
 #include <cstdlib>
 #include <fstream>
 #include <set>
@@ -48,6 +50,24 @@ TEST(Doctor, NamesTheThresholdsInUse) {
   const std::string text = run_cli({"doctor"}).output;
   EXPECT_NE(text.find(fmt::format("up to {} KiB: travels within", kInlineBytes / 1024)), std::string::npos) << text;
   EXPECT_NE(text.find(fmt::format("{} KiB with 2 ranks", shm::eager_bytes(2) / 1024)), std::string::npos) << text;
+}
+
+// What a process must not have, those that it starts must not have either.
+TEST(Doctor, TriesHugePagesForSharedMemory) {
+  const auto said = [] {
+    const auto json = nlohmann::json::parse(run_cli({"doctor", "--json"}).output);
+    for (const auto& check : json["checks"]) {
+      if (check["topic"] == "huge pages") return check["text"].get<std::string>();
+    }
+    return std::string("nothing");
+  };
+  ASSERT_EQ(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0), 0);
+  const std::string forbidden = said();
+  prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0);
+  if (forbidden.starts_with("this kernel has no")) GTEST_SKIP() << forbidden;
+  EXPECT_NE(forbidden.find("none, its pages are of 4 KiB"), std::string::npos) << forbidden;
+  const std::string allowed = said();
+  EXPECT_NE(allowed.find("shared memory ("), std::string::npos) << allowed;
 }
 
 // By what schedules between hosts are chosen.
