@@ -21,7 +21,6 @@ struct CallPlan {
   Rounds rounds;
   Stats counted;  // what its moves add to the statistics
   InlinedMove inlined;
-  TrustedGather trusted;
   Replay replay;
   std::optional<Move> rest;  // of a replay in one round that is not inlined: what `inlined` has not
   bool has_result = false;   // of a replay, on this rank

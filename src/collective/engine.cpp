@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "collective/call_plan.hpp"
+#include "collective/guarded.hpp"
 #include "collective/state_call.hpp"
 #include "collective/tally.hpp"
 #include "comm/comm_state.hpp"
@@ -31,52 +32,19 @@ class Engine : private Meanwhile {
   Engine& operator=(const Engine&) = delete;
 
   void run() {
-    try {
-      if (trusts()) trust();
-      else if (!replay()) play();
-    } catch (Error& e) {
-      if (!e.collective()) {
-        give_up(e.what());
-        e.add_context(failure());
-      }
-      end(e.what());
-      throw;
-    } catch (const std::exception& e) {
-      give_up(e.what());
-      end(e.what());
-      throw;
-    } catch (...) {
-      give_up("an exception that is no std::exception");
-      end("an exception that is no std::exception");
-      throw;
-    }
-    end(nullptr);
+    const auto play_or_replay = [&] {
+      if (!replay()) play();
+    };
+    run_guarded(comm_, call_, play_or_replay, [&](const char* error) { end(error); });
   }
 
  private:
   void begin() {
     const Stats* ahead = replayed_ != nullptr && replayed_->replay.inlined() ? &replayed_->counted : nullptr;
-    tally_.begin(comm_, call_, first_op(), outcomes_.size(), site_, trusted_ == nullptr, ahead);
+    tally_.begin(comm_, call_, first_op(), outcomes_.size(), site_, true, ahead);
   }
 
   OpCode first_op() const { return asked_ != nullptr ? asked_->op : batch_.empty() ? OpCode::none : batch_[0].op; }
-
-  bool trusts() {
-    if (asked_ == nullptr || !asked_->trusted) return false;
-    TrustedGather& gather = kept<CallPlan>(comm_.agreement_at(place()).plan).trusted;
-    if (!gather.fits(*asked_) && !gather.work_out(comm_, *asked_)) return false;
-    trusted_ = &gather;
-    return true;
-  }
-  void trust() {
-    begin();
-    try {
-      trusted_->run(comm_, *asked_, outcomes_[0], call_, deadline_);
-    } catch (const PeerTrouble& trouble) {
-      comm_.fail(trouble, call_);
-    }
-    tally_.moved(trusted_->counted(), nullptr);
-  }
 
   // A gradient has the line of its forward, and is another operation.
   const Place& place() {
@@ -234,13 +202,6 @@ class Engine : private Meanwhile {
   bool apart(const std::vector<Record>& records) const {
     const auto& places = records[static_cast<size_t>(comm_.rank())].statements[0].in_place;
     return std::all_of(places.begin(), places.end(), [](int64_t place) { return place == kApart; });
-  }
-
-  // What is this rank's alone cannot be part of the agreement any more, and its peers may be reading its memory: so the
-  // communicator ends, and the abort waits for them.
-  void give_up(const char* why) { comm_.abort(fmt::format("{}: {}", failure(), why)); }
-  std::string failure() const {
-    return fmt::format("{}: rank {} failed", to_string(comm_.call_name(call_)), comm_.rank());
   }
 
   // What is wrong with this rank's own arguments is said too, so that no rank
@@ -431,7 +392,6 @@ class Engine : private Meanwhile {
   bool told_ = false;             // the ranks have exchanged what they say
   CallPlan* replayed_ = nullptr;  // what a replay follows
   bool prepared_ = false;         // and what of it needs nobody else is done
-  TrustedGather* trusted_ = nullptr;
 };
 
 }  // namespace
@@ -441,7 +401,7 @@ namespace {
 void run_batch(CommState& state, std::span<const Description> batch, std::span<Outcome> outcomes, const Site& site) {
   if (batch.size() != 1) return Engine(state, nullptr, batch, outcomes, site).run();
   const Asked asked = Asked::by(batch[0]);
-  Engine(state, &asked, batch, outcomes, site).run();
+  if (!gather_trusted(state, asked, outcomes[0], site)) Engine(state, &asked, batch, outcomes, site).run();
 }
 
 }  // namespace
@@ -458,7 +418,9 @@ void execute(Comm& comm, std::span<const Description> batch, std::span<Outcome> 
 
 void execute(Comm& comm, const Asked& asked, Outcome& outcome, const Site& site) {
   CommState& state = comm.state();
-  state.call([&] { Engine(state, &asked, {}, {&outcome, 1}, site).run(); });
+  state.call([&] {
+    if (!gather_trusted(state, asked, outcome, site)) Engine(state, &asked, {}, {&outcome, 1}, site).run();
+  });
 }
 
 std::shared_ptr<Task> start(Comm& comm, std::vector<Description> batch, const Site& site,

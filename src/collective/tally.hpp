@@ -62,6 +62,7 @@ class Tally {
     s.bytes_received += times * moved_->bytes_received;
     s.bytes_sent += times * moved_->bytes_sent;
     s.bytes_between_hosts += times * moved_->bytes_between_hosts;
+    s.bytes_within_host += times * moved_->bytes_within_host;
     s.copies += times * moved_->copies;
     s.bytes_copied += times * moved_->bytes_copied;
   }

@@ -65,7 +65,7 @@ Stats Comm::stats() const {
   stats.bytes_staged = traffic.bytes_staged - s.traffic_before.bytes_staged;
   stats.heap_misses = traffic.heap_misses - s.traffic_before.heap_misses;
   stats.bytes_between_hosts += traffic.bytes_between_hosts - s.traffic_before.bytes_between_hosts;
-  stats.bytes_within_host = traffic.bytes_within_host - s.traffic_before.bytes_within_host;
+  stats.bytes_within_host += traffic.bytes_within_host - s.traffic_before.bytes_within_host;
   return stats;
 }
 

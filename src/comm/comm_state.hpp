@@ -54,6 +54,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
     };
     Work(submit(later)).wait();
   }
+  bool has_pending() const { return pending_.load(std::memory_order_acquire) != 0; }
   // Runs fn on the worker; where only one thread may call, it starts now and goes on with that thread (go_on()).
   std::shared_ptr<Task> submit(std::function<void()> fn);
 
@@ -120,6 +121,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
 
   // Kept between calls by the engine that runs them, for its capacity.
   std::shared_ptr<void> workspace;
+  std::shared_ptr<void> trusted;  // gathers, of which the next may be one
 
   BriefLock& guard() { return guard_; }  // of stats and recorder
   Stats stats;

@@ -93,8 +93,12 @@ struct TrustedRows {
   size_t dim = 0;
   Sizes sizes, places = {};  // of each rank, in rows
   int64_t row_bytes = 0;
-  bool x_in_order = false;    // it lies in one piece, and shares no memory with the result
   bool out_in_order = false;  // the ranks' rows lie behind one another in it
+  // The transport's own:
+  std::vector<int32_t> counts = {};  // of each rank, and then its places; in units
+  int64_t unit_bytes = 1;
+  int64_t bytes_between_hosts = 0, bytes_within_host = 0;  // that come to this rank
+  bool heeds_deadline = false;
 };
 
 // Thrown through the seam when a peer does not come; the communicator makes the
@@ -170,8 +174,11 @@ class Transport {
   // Whether an all_gather of so many rows, whose sizes and all else the caller vouches for, has a shorter way than to agree
   // and to move; and that way.
   virtual bool gathers_trusted(int64_t /*rows*/, int64_t /*row_bytes*/) const { return false; }
-  virtual void gather_trusted(const Tensor& /*x*/, const Tensor& /*out*/, const TrustedRows&, uint64_t /*call*/,
-                              Deadline) {}
+  // Works out what it needs for that: once, for any number of calls.
+  virtual void prepare_trusted(TrustedRows&) const {}
+  // x_in_order: it lies in one piece, and shares no memory with the result. Throws PeerTrouble.
+  virtual void gather_trusted(const Tensor& /*x*/, bool /*x_in_order*/, const Tensor& /*out*/, const TrustedRows&,
+                              uint64_t /*call*/, Deadline) {}
 
   // Whether only one thread may call: then what is asynchronous goes on in that thread's later calls.
   virtual bool has_one_thread() const { return false; }

@@ -26,6 +26,7 @@ bool stops_in_split = false;
 std::atomic<int> in_split{0};
 int duplicates = 0;
 int sends_to_failure = -1;  // the send that fails; none yet: negative
+bool gather_fails = false;
 
 void require(bool right, const char* what) {
   if (right) return;
@@ -41,6 +42,7 @@ int MPI_Allgatherv(const void* data, int count, MPI_Datatype type, void* out, co
                    MPI_Datatype out_type, MPI_Comm comm) {
   ++calls.all;
   ++calls.gathers;
+  if (gather_fails) return MPI_ERR_OTHER;
   return PMPI_Allgatherv(data, count, type, out, counts, places, out_type, comm);
 }
 int MPI_Isend(const void* data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request* request) {
@@ -72,6 +74,10 @@ int MPI_Comm_idup(MPI_Comm comm, MPI_Comm* made, MPI_Request* request) {
   ++duplicates;
   if (stops_in_split) raise(SIGSTOP);
   return PMPI_Comm_idup(comm, made, request);
+}
+int MPI_Finalized(int* flag) {
+  ++calls.all;
+  return PMPI_Finalized(flag);
 }
 int MPI_Type_contiguous(int count, MPI_Datatype type, MPI_Datatype* made) {
   ++calls.all;
@@ -131,6 +137,101 @@ void repeats(Comm& comm) {
       require(all.at<int64_t>(row, columns - 1) == 100 * i + row / rows, "a row of a repeated gather");
     }
     require(wide.at<int64_t>(0, columns) == -1, "what lies beside it");
+  }
+}
+
+// What a call of fn adds to the statistics.
+template <class Fn>
+Stats counted(Comm& comm, Fn&& fn) {
+  comm.reset_stats();
+  fn();
+  return comm.stats();
+}
+
+// A call like an earlier one goes a shorter way: it must count the same, and be recorded the same.
+void again(Comm& comm) {
+  const int64_t n = comm.size(), me = comm.rank(), bytes = 3 * 5 * 8;
+  const Sizes sizes(static_cast<size_t>(n), 3);
+  const Tensor out = Tensor::full(DType::i64, {3 * n, 5}, -1), whole = Tensor::full(DType::i64, {3 * n, 20}, -1);
+  for (int64_t i = 0; i < 40; ++i) {
+    const int64_t columns = i < 10 ? 5 : i < 20 ? 1 + i % 2 : 1 + i % 15;  // the same, two in turns, more than are kept
+    const Tensor x = Tensor::full(DType::i64, {3, columns}, 100 * i + me);
+    const Tensor to = columns == 5 ? out : whole.narrow(1, 0, columns).clone();
+    Gathered got;
+    const int64_t before = comm.recent_calls().back().number;
+    const Stats stats = counted(comm, [&] {
+      calls = {};
+      got = all_gather(comm, x, {.sizes = sizes, .out = to, .sizes_trusted = true});
+      require(calls.all == 1 && calls.gathers == 1, "that it is one call of MPI's");
+    });
+    require(got.tensor.data() == to.data() && got.sizes == sizes, "what it returns");
+    for (int64_t r = 0; r < n; ++r) require(to.at<int64_t>(3 * r + 2, columns - 1) == 100 * i + r, "a row again");
+    const int64_t part = bytes / 5 * columns;
+    require(stats.calls == 1 && stats.exchanges == 0 && stats.moves == 1 && stats.messages == n - 1, "its counts");
+    require(stats.bytes_received == part * (n - 1) && stats.bytes_sent == part * (n - 1), "its bytes");
+    require(stats.copies == n && stats.bytes_copied == part * n && stats.allocations == 0, "its copies");
+    require(stats.bytes_between_hosts == part * (n - 1) && stats.bytes_within_host == 0, "its bytes between hosts");
+    const CallRecord last = comm.recent_calls().back();
+    require(last.number == before + 1 && last.operation == "all_gather" && last.finished, "its record");
+    require(last.bytes_received == part * (n - 1) && last.error.empty(), "what its record says");
+  }
+  const Tensor x = Tensor::full(DType::i64, {3, 5}, me);
+  const Stats stats = counted(comm, [&] { all_gather(comm, x, {.sizes = sizes, .sizes_trusted = true}); });
+  require(stats.allocations == 1 && stats.bytes_allocated == n * bytes, "what it allocates");
+}
+
+// Behind one that is still under way, too, and in place.
+void again_in_order(Comm& comm) {
+  const int64_t n = comm.size(), me = comm.rank();
+  const Sizes sizes(static_cast<size_t>(n), 2);
+  const Tensor first = Tensor::full(DType::i64, {2 * n, 9}, -1), second = first.clone();
+  for (int64_t i = 0; i < 20; ++i) {
+    const Tensor x = Tensor::full(DType::i64, {2, 9}, 10 * i + me);
+    auto work = start(comm, AllGather{.x = x, .sizes = sizes, .out = first, .sizes_trusted = true});
+    all_gather(comm, x, {.sizes = sizes, .out = second, .sizes_trusted = true});
+    require(work.done(), "that the earlier one is over");
+    work.get();
+    const Tensor own = second.narrow(0, 2 * me, 2);
+    own.fill([&](auto) { return 10 * i + me + 1; });
+    all_gather(comm, own, {.sizes = sizes, .out = second, .sizes_trusted = true});
+    for (int64_t r = 0; r < n; ++r) {
+      require(first.at<int64_t>(2 * r, 8) == 10 * i + r && second.at<int64_t>(2 * r + 1, 0) == 10 * i + r + 1,
+              "a row of two in order");
+    }
+  }
+}
+
+template <class E, class Fn>
+std::string thrown(Fn&& fn) {
+  try {
+    fn();
+  } catch (const E& error) {
+    return error.what();
+  } catch (const std::exception& error) {
+    return std::string("another error: ") + error.what();
+  }
+  return "nothing";
+}
+
+// What is wrong with an output or the sizes is found, though calls before were right; and what has ended stays so.
+void again_wrong(Comm& comm) {
+  const int64_t n = comm.size();
+  const Sizes sizes(static_cast<size_t>(n), 2), other(static_cast<size_t>(n), 3);
+  const Tensor x = Tensor::full(DType::f32, {2, 4}, 1), out = Tensor::full(DType::f32, {2 * n, 4}, 0);
+  const std::vector<float> constant(static_cast<size_t>(2 * n * 4));
+  const std::vector<AllGather> wrong = {
+      {.sizes = sizes, .out = Tensor::full(DType::f32, {2 * n + 1, 4}, 0), .sizes_trusted = true},
+      {.sizes = sizes, .out = Tensor::full(DType::i32, {2 * n, 4}, 0), .sizes_trusted = true},
+      {.sizes = sizes, .out = Tensor::view(std::span(constant), {2 * n, 4}), .sizes_trusted = true},
+      {.sizes = other, .out = out, .sizes_trusted = true}};
+  for (const AllGather& op : wrong) {
+    Comm part = comm.split(0);
+    const auto right = [&] { all_gather(part, x, {.sizes = sizes, .out = out, .sizes_trusted = true}); };
+    for (int i = 0; i < 3; ++i) right();
+    const std::string text = thrown<ShapeError>([&] { all_gather(part, x, op); });
+    require(text.find(" failed: ") != std::string::npos, text.c_str());
+    const std::string dead = thrown<AbortedError>(right);
+    require(dead.find("is dead") != std::string::npos, dead.c_str());
   }
 }
 
@@ -226,6 +327,26 @@ void sums(Comm& comm) {
   }
 }
 
+// In a trusted gather too, which all make alike.
+void gather_that_fails(Comm& comm) {
+  const Sizes sizes(static_cast<size_t>(comm.size()), 2);
+  const Tensor x = Tensor::full(DType::f32, {2}, 1), out = Tensor::full(DType::f32, {2 * comm.size()}, 0);
+  for (const int before : {0, 3}) {
+    Comm part = comm.split(0);
+    const auto gather = [&] { all_gather(part, x, {.sizes = sizes, .out = out, .sizes_trusted = true}); };
+    for (int i = 0; i < before; ++i) gather();
+    gather_fails = true;
+    const std::string text = thrown<Error>(gather);
+    gather_fails = false;
+    const std::string end = "rank " + std::to_string(comm.rank()) + " failed: MPI_Allgatherv failed: ";
+    const std::string begin = "call #" + std::to_string(before + 1) + " of communicator ";
+    require(text.starts_with(begin) && text.find(end) != std::string::npos, text.c_str());
+    const CallRecord last = part.recent_calls().back();
+    require(last.finished && last.error == text && part.stats().moves == before, "the record of one that failed");
+    require(thrown<AbortedError>(gather).find("is dead") != std::string::npos, "that the communicator is dead");
+  }
+}
+
 // An error of MPI's: the rank that has it and all others get the same text, with the call and the rank.
 void fails(Comm& comm) {
   comm.barrier();
@@ -267,6 +388,10 @@ int main(int argc, char** argv) {
       votes(comm);
       gathers(comm);
       repeats(comm);
+      again(comm);
+      again_in_order(comm);
+      again_wrong(comm);
+      gather_that_fails(comm);
     }
   }
   MPI_Finalize();

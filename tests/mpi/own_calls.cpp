@@ -101,6 +101,15 @@ void trusted(Comm& a, Comm& b) {
   for (int64_t r = 0; r < n; ++r) {
     require(all.at<int64_t>(2 * r + 1, 2999) == r && second.at<int64_t>(2 * r, 99) == -r, "a trusted row");
   }
+  const Tensor x = Tensor::full(DType::i64, {2, 30}, me), out = Tensor::full(DType::i64, {2 * n, 30}, -1);
+  const auto again = [&] { all_gather(b, x, {.sizes = sizes, .out = out, .sizes_trusted = true}); };
+  for (int64_t i = 0; i < 5; ++i) {
+    x.fill([&](auto) { return 10 * i + me; });
+    again();
+    for (int64_t r = 0; r < n; ++r) require(out.at<int64_t>(2 * r + 1, 29) == 10 * i + r, "a trusted row again");
+  }
+  if (on_one_host() || n == 1) return;
+  std::thread([&] { require(is_refused(again), "that another thread repeats a trusted gather"); }).join();
 }
 
 // Messages of the program's are on their way on the very communicator that tessera was given, with a tag that it has too.

@@ -7,7 +7,7 @@
 
 namespace tessera::mpi {
 
-inline constexpr int32_t kApiVersion = 8;
+inline constexpr int32_t kApiVersion = 9;
 inline constexpr const char* kApiSymbol = "tessera_mpi_api";
 inline constexpr int kAnySource = -1;
 
@@ -31,8 +31,8 @@ struct Api {
   const char* (*library)() = nullptr;  // its name and version, a line
   int (*is_initialized)(int32_t* flag) = nullptr;
   int (*is_finalized)(int32_t* flag) = nullptr;
-  int (*init)(int32_t* thread_level) = nullptr;  // asks for the highest
-  int (*thread_level)(int32_t* thread_level, int32_t* is_main) = nullptr;
+  int (*init)(int32_t* thread_level) = nullptr;                            // asks for the highest
+  int (*thread_level)(int32_t* thread_level, int32_t* is_main) = nullptr;  // of an MPI that others have initialised
   int (*finalize)() = nullptr;
   void (*error_text)(int code, char* text, int32_t capacity) = nullptr;
 
@@ -48,9 +48,9 @@ struct Api {
   int (*barrier)(CommHandle comm) = nullptr;
   int (*rank_and_size)(CommHandle comm, int32_t* rank, int32_t* size) = nullptr;
 
-  // Blocks; null: there is none. Counts and places by rank, in units of so many bytes.
-  int (*all_gather_v)(const void* data, void* out, const int64_t* counts, const int64_t* places, int64_t unit_bytes,
-                      int32_t rank, int32_t size, CommHandle comm) = nullptr;
+  // Blocks; null: there is none. Counts and places by rank, in units of so many bytes, of which there are fewer than 2^31.
+  int (*all_gather_v)(const void* data, void* out, const int32_t* counts, const int32_t* places, int64_t unit_bytes,
+                      int32_t rank, CommHandle comm) = nullptr;
 
   int (*isend)(const void* data, int64_t bytes, int32_t to, int32_t tag, CommHandle comm,
                RequestHandle* made) = nullptr;
@@ -74,10 +74,9 @@ struct Api {
   // Begins to duplicate; `place` (8 bytes) is MPI's until the request is over, and then end_duplicate() has what was made.
   int (*start_duplicate)(CommHandle comm, void* place, RequestHandle* request) = nullptr;
   int (*end_duplicate)(const void* place, CommHandle* made) = nullptr;
-  // As all_gather_v, without waiting; `scratch` (twice `size`) is MPI's until the request is over.
-  int (*start_all_gather_v)(const void* data, void* out, const int64_t* counts, const int64_t* places,
-                            int64_t unit_bytes, int32_t rank, int32_t size, CommHandle comm, int32_t* scratch,
-                            RequestHandle* request) = nullptr;
+  // As all_gather_v, without waiting: counts and places are MPI's until the request is over.
+  int (*start_all_gather_v)(const void* data, void* out, const int32_t* counts, const int32_t* places,
+                            int64_t unit_bytes, int32_t rank, CommHandle comm, RequestHandle* request) = nullptr;
   // Rows that do not lie behind one another, as a type of MPI's, and from how many bytes a row on that is faster than to
   // pack them: measured (bench/players/datatypes.cpp).
   int (*isend_rows)(const void* data, int64_t rows, int64_t row_bytes, int64_t stride_bytes, int32_t to, int32_t tag,

@@ -35,9 +35,10 @@ class HostedTransport : public Transport {
   bool gathers_trusted(int64_t rows, int64_t row_bytes) const override {
     return !is_alone() && wide_->gathers_trusted(rows, row_bytes);
   }
-  void gather_trusted(const Tensor& x, const Tensor& out, const TrustedRows& rows, uint64_t call,
+  void prepare_trusted(TrustedRows& rows) const override { wide_->prepare_trusted(rows); }
+  void gather_trusted(const Tensor& x, bool x_in_order, const Tensor& out, const TrustedRows& rows, uint64_t call,
                       Deadline deadline) override {
-    wide_->gather_trusted(x, out, rows, call, deadline);
+    wide_->gather_trusted(x, x_in_order, out, rows, call, deadline);
   }
   std::string describe() const override { return wide_->describe() + "; within a host through shared memory"; }
   const Network* network() const override { return is_alone() ? nullptr : &network_; }

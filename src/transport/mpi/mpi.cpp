@@ -155,12 +155,30 @@ void MpiTransport::count_received(int64_t between, int64_t within) {
   if (within != 0) bytes_within_.fetch_add(within, std::memory_order_relaxed);
 }
 
+// In bytes where they can be counted so; else the unit is a row, as 2^31 of them are more than any memory.
+void MpiTransport::prepare_trusted(TrustedRows& rows) const {
+  const auto own = static_cast<size_t>(rank_);
+  const int64_t all = rows.places.back() + rows.sizes.back();
+  const bool in_bytes = rows.row_bytes == 0 || all <= INT32_MAX / rows.row_bytes;
+  rows.unit_bytes = in_bytes ? 1 : rows.row_bytes;
+  for (const Sizes* list : {&rows.sizes, &rows.places}) {
+    for (const int64_t count : *list) {
+      rows.counts.push_back(static_cast<int32_t>(count * rows.row_bytes / rows.unit_bytes));
+    }
+  }
+  int64_t within = 0;
+  for (const int r : hosts_.ranks_on(hosts_.host_of(rank_))) within += rows.sizes[static_cast<size_t>(r)];
+  rows.bytes_between_hosts = (all - within) * rows.row_bytes;
+  rows.bytes_within_host = (within - rows.sizes[own]) * rows.row_bytes;
+  rows.heeds_deadline = polls_ && world_->api().start_all_gather_v != nullptr;
+}
+
 // Slower than the blocking one, but others of this thread go on meanwhile, and it ends at the deadline.
 void MpiTransport::gather_polled(const Tensor& x, const Tensor& out, const TrustedRows& rows, Deadline deadline) {
-  const auto scratch = std::make_shared<std::vector<int32_t>>(2 * rows.sizes.size());
+  const auto counts = std::make_shared<const std::vector<int32_t>>(rows.counts);
   RequestHandle request = 0;
-  world_->check(world_->api().start_all_gather_v(x.data(), out.data(), rows.sizes.data(), rows.places.data(),
-                                                 rows.row_bytes, rank_, size_, comm_, scratch->data(), &request),
+  world_->check(world_->api().start_all_gather_v(x.data(), out.data(), counts->data(), counts->data() + size_,
+                                                 rows.unit_bytes, rank_, comm_, &request),
                 "MPI_Iallgatherv");
   World::Over over;
   const auto done = [&] {
@@ -170,23 +188,24 @@ void MpiTransport::gather_polled(const Tensor& x, const Tensor& out, const Trust
   try {
     await_all(done, deadline);
   } catch (const PeerTrouble&) {
-    world_->keep(request, std::tuple(scratch, x, out));
+    world_->keep(request, std::tuple(counts, x, out));
     throw;
   }
 }
 
 // One call of MPI's.
 void MpiTransport::gather_rows(const Tensor& x, const Tensor& out, const TrustedRows& rows, Deadline deadline) {
-  if (polls_ && world_->api().start_all_gather_v != nullptr) return gather_polled(x, out, rows, deadline);
-  world_->check(world_->api().all_gather_v(x.data(), out.data(), rows.sizes.data(), rows.places.data(), rows.row_bytes,
-                                           rank_, size_, comm_),
+  if (rows.heeds_deadline) return gather_polled(x, out, rows, deadline);
+  const int32_t* const counts = rows.counts.data();
+  world_->check(world_->api().all_gather_v(x.data(), out.data(), counts, counts + size_, rows.unit_bytes, rank_, comm_),
                 "MPI_Allgatherv");
 }
 
 // What does not lie in one piece goes through memory of our own.
-void MpiTransport::gather_pieces(const Tensor& x, const Tensor& out, const TrustedRows& rows, Deadline deadline) {
+void MpiTransport::gather_pieces(const Tensor& x, bool x_in_order, const Tensor& out, const TrustedRows& rows,
+                                 Deadline deadline) {
   const Tensor arrived = rows.out_in_order ? out : Tensor::empty(out.dtype(), {out.elements()});
-  gather_rows(rows.x_in_order ? x : x.clone(), arrived, rows, deadline);
+  gather_rows(x_in_order ? x : x.clone(), arrived, rows, deadline);
   for (size_t r = 0; !rows.out_in_order && r < rows.sizes.size(); ++r) {
     Box box = Box::whole(out.shape());
     box.offset[rows.dim] = rows.places[r];
@@ -196,17 +215,11 @@ void MpiTransport::gather_pieces(const Tensor& x, const Tensor& out, const Trust
   }
 }
 
-void MpiTransport::gather_trusted(const Tensor& x, const Tensor& out, const TrustedRows& rows, uint64_t call,
-                                  Deadline deadline) {
-  world_->check_thread();
+void MpiTransport::gather_trusted(const Tensor& x, bool x_in_order, const Tensor& out, const TrustedRows& rows,
+                                  uint64_t call, Deadline deadline) {
   peers_[static_cast<size_t>(rank_)].note_call(call);
-  if (rows.x_in_order && rows.out_in_order) gather_rows(x, out, rows, deadline);
-  else gather_pieces(x, out, rows, deadline);
-  int64_t within = 0;
-  const auto own = static_cast<size_t>(rank_);
-  for (const int r : hosts_.ranks_on(hosts_.host_of(rank_))) within += rows.sizes[static_cast<size_t>(r)];
-  const int64_t between = rows.places.back() + rows.sizes.back() - within;
-  count_received(between * rows.row_bytes, (within - rows.sizes[own]) * rows.row_bytes);
+  if (x_in_order && rows.out_in_order) gather_rows(x, out, rows, deadline);
+  else gather_pieces(x, x_in_order, out, rows, deadline);
 }
 
 std::string MpiTransport::describe() const {

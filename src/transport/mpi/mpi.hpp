@@ -41,7 +41,8 @@ class MpiTransport : public Transport {
   bool gathers_trusted(int64_t rows, int64_t row_bytes) const override {
     return world_->api().all_gather_v != nullptr && rows <= INT32_MAX && row_bytes <= INT32_MAX;
   }
-  void gather_trusted(const Tensor& x, const Tensor& out, const TrustedRows& rows, uint64_t call,
+  void prepare_trusted(TrustedRows& rows) const override;
+  void gather_trusted(const Tensor& x, bool x_in_order, const Tensor& out, const TrustedRows& rows, uint64_t call,
                       Deadline deadline) override;
   const Network* network() const override { return &network_; }
   // By which bytes are counted; else every rank is one of its own.
@@ -117,7 +118,7 @@ class MpiTransport : public Transport {
   bool has_gone(int peer) const;
   void count_received(int64_t between, int64_t within);
   void gather_rows(const Tensor& x, const Tensor& out, const TrustedRows& rows, Deadline deadline);
-  void gather_pieces(const Tensor& x, const Tensor& out, const TrustedRows& rows, Deadline deadline);
+  void gather_pieces(const Tensor& x, bool x_in_order, const Tensor& out, const TrustedRows& rows, Deadline deadline);
   void gather_polled(const Tensor& x, const Tensor& out, const TrustedRows& rows, Deadline deadline);
 
   std::shared_ptr<World> world_;

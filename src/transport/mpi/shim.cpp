@@ -1,6 +1,7 @@
 // Between tessera and one MPI: built once with each MPI's compiler, and the only source that includes its header.
 #include <mpi.h>
 
+#include <atomic>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -50,7 +51,31 @@ const char* library() {
 }
 
 int is_initialized(int32_t* flag) { return MPI_Initialized(flag); }
-int is_finalized(int32_t* flag) { return MPI_Finalized(flag); }
+
+// Every call asks whether MPI is over, and MPI_Finalized() takes a lock or two. So MPI tells: it lets go of what is attached
+// to MPI_COMM_SELF before all else that its end does.
+std::atomic<bool> is_watched{false}, is_over{false};
+
+int note_end(MPI_Comm, int, void*, void*) {
+  is_over.store(true, std::memory_order_relaxed);
+  return MPI_SUCCESS;
+}
+
+int watch_end() {
+  if (is_watched) return MPI_SUCCESS;
+  int key = MPI_KEYVAL_INVALID;
+  int code = MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, note_end, &key, nullptr);
+  if (code == MPI_SUCCESS) code = MPI_Comm_set_attr(MPI_COMM_SELF, key, nullptr);
+  if (code != MPI_SUCCESS) return code;
+  is_watched = true;
+  return MPI_Comm_free_keyval(&key);  // it goes with what is attached
+}
+
+int is_finalized(int32_t* flag) {
+  if (!is_watched.load(std::memory_order_relaxed)) return MPI_Finalized(flag);
+  *flag = is_over.load(std::memory_order_relaxed) ? 1 : 0;
+  return MPI_SUCCESS;
+}
 
 int init(int32_t* thread_level) {
   int provided = 0;
@@ -59,14 +84,16 @@ int init(int32_t* thread_level) {
   if (code != MPI_SUCCESS) return code;
   // What is wrong with one of several requests is told to these, and not to the communicator that it is of.
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-  return MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
+  MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
+  return watch_end();
 }
 
 int thread_level(int32_t* thread_level, int32_t* is_main) {
   int provided = 0;
-  const int code = MPI_Query_thread(&provided);
+  int code = MPI_Query_thread(&provided);
   *thread_level = level_of(provided);
-  return code != MPI_SUCCESS ? code : MPI_Is_thread_main(is_main);
+  if (code == MPI_SUCCESS) code = MPI_Is_thread_main(is_main);
+  return code == MPI_SUCCESS ? watch_end() : code;
 }
 
 void error_text(int code, char* text, int32_t capacity) {
@@ -124,46 +151,31 @@ int rank_and_size(CommHandle comm, int32_t* rank, int32_t* size) {
   return code != MPI_SUCCESS ? code : MPI_Comm_size(comm_of(comm), size);
 }
 
-// Bytes where they can be counted so; else the unit is a type of its own, as 2^31 of them are more than any memory.
-// call(counts, places, type) gathers.
+// Units of many bytes are a type of their own. call(type) gathers.
 template <class Call>
-int with_counts(const int64_t* counts, const int64_t* places, int64_t unit_bytes, int32_t size, int32_t* scratch,
-                Call&& call) {
-  const int64_t all = places[size - 1] + counts[size - 1];
-  const bool short_enough = unit_bytes == 0 || all <= INT32_MAX / unit_bytes;
-  const int64_t factor = short_enough ? unit_bytes : 1;
-  MPI_Datatype type = MPI_BYTE;
-  if (!short_enough) {
-    MPI_Type_contiguous(static_cast<int>(unit_bytes), MPI_BYTE, &type);
-    MPI_Type_commit(&type);
-  }
-  for (int32_t r = 0; r < size; ++r) {
-    scratch[r] = static_cast<int32_t>(counts[r] * factor);
-    scratch[size + r] = static_cast<int32_t>(places[r] * factor);
-  }
-  const int code = call(scratch, scratch + size, type);
-  if (!short_enough) MPI_Type_free(&type);
+int with_type(int64_t unit_bytes, Call&& call) {
+  if (unit_bytes == 1) return call(MPI_BYTE);
+  MPI_Datatype type = MPI_DATATYPE_NULL;
+  int code = MPI_Type_contiguous(static_cast<int>(unit_bytes), MPI_BYTE, &type);
+  if (code == MPI_SUCCESS) code = MPI_Type_commit(&type);
+  if (code == MPI_SUCCESS) code = call(type);
+  if (type != MPI_DATATYPE_NULL) MPI_Type_free(&type);
   return code;
 }
 
-int all_gather_v(const void* data, void* out, const int64_t* counts, const int64_t* places, int64_t unit_bytes,
-                 int32_t rank, int32_t size, CommHandle comm) {
-  int32_t few[2 * kFew];
-  std::vector<int32_t> many(size <= kFew ? 0 : 2 * static_cast<size_t>(size));
-  return with_counts(counts, places, unit_bytes, size, size <= kFew ? few : many.data(),
-                     [&](const int* own_counts, const int* own_places, MPI_Datatype type) {
-                       return MPI_Allgatherv(data, own_counts[rank], type, out, own_counts, own_places, type,
-                                             comm_of(comm));
-                     });
+int all_gather_v(const void* data, void* out, const int32_t* counts, const int32_t* places, int64_t unit_bytes,
+                 int32_t rank, CommHandle comm) {
+  return with_type(unit_bytes, [&](MPI_Datatype type) {
+    return MPI_Allgatherv(data, counts[rank], type, out, counts, places, type, comm_of(comm));
+  });
 }
 
-int start_all_gather_v(const void* data, void* out, const int64_t* counts, const int64_t* places, int64_t unit_bytes,
-                       int32_t rank, int32_t size, CommHandle comm, int32_t* scratch, RequestHandle* request) {
+int start_all_gather_v(const void* data, void* out, const int32_t* counts, const int32_t* places, int64_t unit_bytes,
+                       int32_t rank, CommHandle comm, RequestHandle* request) {
   MPI_Request handle = MPI_REQUEST_NULL;
-  const int code = with_counts(
-      counts, places, unit_bytes, size, scratch, [&](const int* own_counts, const int* own_places, MPI_Datatype type) {
-        return MPI_Iallgatherv(data, own_counts[rank], type, out, own_counts, own_places, type, comm_of(comm), &handle);
-      });
+  const int code = with_type(unit_bytes, [&](MPI_Datatype type) {
+    return MPI_Iallgatherv(data, counts[rank], type, out, counts, places, type, comm_of(comm), &handle);
+  });
   *request = to_word(handle);
   return code;
 }
