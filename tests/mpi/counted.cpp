@@ -201,6 +201,29 @@ void again_in_order(Comm& comm) {
   }
 }
 
+// From one line, what lies in one piece and what does not in turns: where elements lie is kept from one call to the next.
+void other_strides(Comm& comm) {
+  const int64_t n = comm.size(), me = comm.rank(), rows = 3, columns = 3000;
+  for (int64_t i = 0; i < 18; ++i) {
+    const Tensor wide = Tensor::full(DType::i32, {n * rows, columns + 7}, -1);
+    const Tensor turned = Tensor::full(DType::i32, {columns, n * rows}, -1);
+    Tensor x = Tensor::empty(DType::i32, {rows, columns});
+    if (i >= 9 && i % 2 == 1) x = Tensor::empty(DType::i32, {columns, rows}).transpose(0, 1);
+    x.fill([&](auto at) { return 1'000'000 * i + 100'000 * me + 10 * at[1] + at[0]; });
+    Tensor out = Tensor::full(DType::i32, {n * rows, columns}, -1);
+    if (i % 3 == 1) out = wide.narrow(1, 4, columns);
+    if (i % 3 == 2) out = turned.transpose(0, 1);
+    all_gather(comm, x, {.out = out});
+    for (int64_t row = 0; row < n * rows; ++row) {
+      for (int64_t c = 0; c < columns; ++c) {
+        const int64_t expected = 1'000'000 * i + 100'000 * (row / rows) + 10 * c + row % rows;
+        require(out.at<int32_t>(row, c) == expected, "an element of a gather with other strides");
+      }
+      require(wide.at<int32_t>(row, 3) == -1 && wide.at<int32_t>(row, columns + 4) == -1, "what lies beside an output");
+    }
+  }
+}
+
 template <class E, class Fn>
 std::string thrown(Fn&& fn) {
   try {
@@ -390,6 +413,7 @@ int main(int argc, char** argv) {
       repeats(comm);
       again(comm);
       again_in_order(comm);
+      other_strides(comm);
       again_wrong(comm);
       gather_that_fails(comm);
     }

@@ -83,6 +83,7 @@ Flow::Flow(World& world, CommHandle comm, int rank, const Move& move, std::span<
       sends_(by_peer(list_sends())),
       receives_(by_peer(list_receives())) {
   list_units();
+  find_flat();
 }
 
 void Flow::start(std::span<const Tensor> mine, const PeerTensors& peers) {
@@ -197,6 +198,40 @@ void Flow::list_units() {
   }
 }
 
+// Most of what moves lies in one piece at both ends: where, is found out once and not in every call. Strides are part of what
+// ranks say, so a later call of this plan has the same.
+void Flow::find_flat() {
+  const auto place_in = [](const Tensor& tensor, const ConstView& view) {
+    return is_row_major(view) ? view.data - tensor.data() : kNotFlat;
+  };
+  for (Queue& queue : sends_) {
+    for (Lane& lane : queue.lanes) {
+      const Tensor& tensor = mine_[static_cast<size_t>(lane.tensor)];
+      lane.flat_at = lane.pieces.count() == 1 ? place_in(tensor, view_of(tensor).box(lane.box)) : kNotFlat;
+    }
+  }
+  for (Queue& queue : receives_) {
+    for (Lane& lane : queue.lanes) {
+      const Receive& receive = move_.receives[lane.receive];
+      const bool whole = receive.is_copy() && lane.pieces.count() == 1;
+      lane.flat_at = whole ? place_in(mine_[static_cast<size_t>(receive.tensor)], target_of(receive)) : kNotFlat;
+    }
+  }
+  for (size_t r = 0; r < move_.receives.size(); ++r) {
+    if (const auto local = local_of(move_.receives[r])) locals_.push_back(*local);
+    else others_.push_back(r);
+  }
+}
+
+std::optional<Flow::Local> Flow::local_of(const Receive& receive) const {
+  if (!receive.is_copy() || move_.terms[receive.first_term].rank != rank_) return std::nullopt;
+  const Term& term = move_.terms[receive.first_term];
+  const auto from = static_cast<size_t>(term.tensor), to = static_cast<size_t>(receive.tensor);
+  const ConstView source = own_or_inlined(term), target = target_of(receive);
+  if (!is_row_major(source) || !is_row_major(target)) return std::nullopt;
+  return Local{from, to, source.data - mine_[from].data(), target.data - mine_[to].data(), bytes_of(target)};
+}
+
 View Flow::target_of(const Receive& receive) const {
   return view_of(mine_[static_cast<size_t>(receive.tensor)]).box(receive.box);
 }
@@ -208,8 +243,13 @@ ConstView Flow::own_or_inlined(const Term& term) const {
 }
 
 void Flow::do_local() {
+  for (const Local& local : locals_) {
+    const View to{mine_[local.to].data() + local.to_at, DType::u8, {local.bytes}, {1}};
+    copy_box(to, {mine_[local.from].data() + local.from_at, DType::u8, {local.bytes}, {1}}, total_bytes_);
+  }
   std::vector<ConstView> terms;
-  for (const Receive& receive : move_.receives) {
+  for (const size_t r : others_) {
+    const Receive& receive = move_.receives[r];
     terms.clear();
     for (size_t t = 0; t < receive.terms; ++t) {
       const Term& term = move_.terms[receive.first_term + t];
@@ -222,10 +262,15 @@ void Flow::do_local() {
   }
 }
 
-RequestHandle Flow::post_send(const Lane& lane, const Box& piece, Pending& pending) {
+RequestHandle Flow::post_send(const Lane& lane, Pending& pending) {
   const Api& api = world_.api();
   RequestHandle request = 0;
-  ConstView from = view_of(mine_[static_cast<size_t>(lane.tensor)]).box(lane.box).box(piece);
+  if (lane.flat_at != kNotFlat) {
+    const std::byte* data = mine_[static_cast<size_t>(lane.tensor)].data() + lane.flat_at;
+    world_.check(api.isend(data, lane.bytes, lane.peer, kData, comm_, &request), "MPI_Isend");
+    return request;
+  }
+  ConstView from = view_of(mine_[static_cast<size_t>(lane.tensor)]).box(lane.box).box(lane.pieces[lane.next]);
   if (const auto rows = typed_rows(api, from)) {
     world_.check(api.isend_rows(from.data, rows->count, rows->bytes, rows->stride, lane.peer, kData, comm_, &request),
                  "MPI_Isend");
@@ -240,11 +285,16 @@ RequestHandle Flow::post_send(const Lane& lane, const Box& piece, Pending& pendi
   return request;
 }
 
-RequestHandle Flow::post_receive(const Lane& lane, const Box& piece, Pending& pending) {
+RequestHandle Flow::post_receive(const Lane& lane, Pending& pending) {
   const Api& api = world_.api();
   const Receive& receive = move_.receives[lane.receive];
   RequestHandle request = 0;
-  const View to = target_of(receive).box(piece);
+  if (lane.flat_at != kNotFlat) {
+    std::byte* data = mine_[static_cast<size_t>(receive.tensor)].data() + lane.flat_at;
+    world_.check(api.irecv(data, lane.bytes, lane.peer, kData, comm_, &request), "MPI_Irecv");
+    return request;
+  }
+  const View to = target_of(receive).box(lane.pieces[lane.next]);
   std::byte* memory = to.data;
   if (!receive.is_copy() || !is_row_major(to)) {
     pending.buffer = buffer_of(to);
@@ -266,8 +316,7 @@ bool Flow::post(size_t number, bool is_send) {
     pending.unit = first_unit_[lane.receive] + static_cast<size_t>(lane.next);
     if (pending.unit >= units_done_ + kWindow) return false;
   }
-  const Box piece = lane.pieces[lane.next];
-  requests_.push_back(is_send ? post_send(lane, piece, pending) : post_receive(lane, piece, pending));
+  requests_.push_back(is_send ? post_send(lane, pending) : post_receive(lane, pending));
   pending_.push_back(std::move(pending));
   ++lane.next;
   ++queue.pending;
@@ -286,6 +335,7 @@ void Flow::take(Pending& pending, int64_t bytes) {
   ++taken_;
   if (pending.is_send) return;
   const Lane& lane = queue.lanes[pending.lane];
+  if (lane.flat_at != kNotFlat) return check_length(lane.peer, bytes, lane.bytes);
   const Receive& receive = move_.receives[lane.receive];
   const View to = target_of(receive).box(lane.pieces[pending.piece]);
   check_length(lane.peer, bytes, bytes_of(to));

@@ -1,7 +1,8 @@
 // One rank's part of a move, as messages: cut into pieces, of which a few are on their way at a time. It is worked out once,
-// and may be run again with other tensors like those.
+// and may be run again with other tensors of the same strides.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "transport/chunks.hpp"
@@ -48,7 +49,10 @@ class Flow {
     Chunks pieces;
     int64_t bytes = 0;
     int64_t next = 0;
+    int64_t flat_at = kNotFlat;  // where it lies on this rank, in bytes from the tensor's first element
   };
+  // What is not one piece of memory, or goes in several messages.
+  static constexpr int64_t kNotFlat = INT64_MIN;
   struct Queue {  // of one peer, in one direction
     int peer = 0;
     std::vector<Lane> lanes;
@@ -62,6 +66,11 @@ class Flow {
     size_t remote = 0;  // terms of other ranks
     size_t missing = 0;
     std::vector<Buffer> terms;  // those that came, by number
+  };
+  // A copy within this rank, of one piece of memory to another.
+  struct Local {
+    size_t from = 0, to = 0;  // tensors
+    int64_t from_at = 0, to_at = 0, bytes = 0;
   };
   struct Pending {
     bool is_send = false;
@@ -77,9 +86,12 @@ class Flow {
   std::vector<Lane> list_sends() const;
   std::vector<Lane> list_receives() const;
   void list_units();
+  void find_flat();
+  std::optional<Local> local_of(const Receive& receive) const;
   bool post(size_t queue, bool is_send);
-  RequestHandle post_send(const Lane& lane, const Box& piece, Pending& pending);
-  RequestHandle post_receive(const Lane& lane, const Box& piece, Pending& pending);
+  // The next piece of a lane.
+  RequestHandle post_send(const Lane& lane, Pending& pending);
+  RequestHandle post_receive(const Lane& lane, Pending& pending);
   void post_all(bool is_send);
   void take(Pending& pending, int64_t bytes);
   void combine(Unit& unit);
@@ -96,6 +108,8 @@ class Flow {
   std::vector<Queue> sends_, receives_;
   std::vector<Unit> units_;
   std::vector<size_t> first_unit_;  // by receive
+  std::vector<Local> locals_;
+  std::vector<size_t> others_;  // receives that are none of these, or need other ranks
   int64_t taken_ = 0;
   size_t units_done_ = 0;  // all before are
   std::vector<RequestHandle> requests_;
