@@ -6,7 +6,7 @@ PREFIX ?= /usr/local
 JOBS := $(shell nproc 2>/dev/null || echo 2)
 BUILD := cmake --build build --parallel $(JOBS)
 
-.PHONY: help demo build test bench microbench format lint install soak clean
+.PHONY: help demo build test bench bench-mpi microbench format lint install soak clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,12 @@ bench: ## time every collective beside MPI, Gloo and memcpy; writes bench/result
 	@scripts/configure
 	@$(BUILD) --target tessera_cli bench_players
 	@scripts/bench
+
+bench-mpi: ## time an all_gather between hosts beside the MPI that carries it; writes bench/results-mpi.md
+	@scripts/setup bench
+	@scripts/configure
+	@$(BUILD) --target tessera_cli bench_players
+	@scripts/bench mpi
 
 microbench: ## time single calls beside their limit, on threads (ARGS="--benchmark_filter=Gather" to choose)
 	@scripts/setup microbench

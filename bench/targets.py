@@ -1,6 +1,7 @@
-"""What was asked of the speed on one host, what was reached, and what bare copies reach in the same run.
+"""What was asked of the speed, what was reached, and on one host what bare copies reach in the same run.
 
-targets.py FILE…: files of `tessera bench --json`. Prints a table in Markdown; scripts/bench puts it into bench/results.md.
+targets.py FILE…: files of `tessera bench --json`. Prints tables in Markdown; scripts/bench puts them into bench/results.md,
+and those of what goes between hosts (`--transport mpi` or `mpich`) into bench/results-mpi.md.
 """
 
 import json
@@ -89,16 +90,66 @@ def rows(run):
                 ]
 
 
-def main(files):
-    head = ["operation", "ranks", "size", "input in", "beside", "asked", "reached", "bare copies reach", ""]
-    table = []
-    for name in files:
-        with open(name, encoding="utf-8") as file:
-            table += [row for row in rows(json.load(file)) if row not in table]
-    met = sum(row[-1] == "met" for row in table)
-    print(f"Times as fast as the better of those beside it; {met} of {len(table)} are met.\n")
+def most_us(case, output, best):
+    """Between hosts: how many µs a gather may take, and why; of those that are beside it the better one counts."""
+    raw = min(best[name] for name in best if name.endswith("-raw"))
+    whole = min((best[name] for name in MPIS if name in best), default=None)
+    if case["dim"] == 1:  # theirs puts the rows side by side afterwards
+        yield raw / 1.5, "MPI_Allgatherv and a transposition, 1.5 times as fast"
+    elif case["skew"] == "one":
+        if whole is not None:
+            yield whole, "the sizes and MPI_Allgatherv"
+    elif output == "trusted":
+        yield raw * 1.05, "MPI_Allgatherv × 1.05"
+    elif case["size_bytes"] >= MIB:
+        yield raw * 1.05, "MPI_Allgatherv × 1.05"
+    elif whole is not None:
+        yield whole + 1, "the sizes and MPI_Allgatherv + 1 µs"
+
+
+def rows_between_hosts(run):
+    for case in run["cases"]:
+        best = {r["contender"]: r["best_us"] for r in case["results"] if r["contender"] != "tessera"}
+        if not any(name.endswith("-raw") for name in best):
+            continue
+        for ours in (r for r in case["results"] if r["contender"] == "tessera"):
+            for most, why in most_us(case, ours["output"], best):
+                reached = ours["best_us"]
+                yield [
+                    run["transport"],
+                    str(run["ranks"]),
+                    size_text(case["size_bytes"]),
+                    {"even": "", "one": "one has all", "ragged": "ragged"}[case["skew"]]
+                    + (f" dim {case['dim']}" if case["dim"] else ""),
+                    "trusted" if ours["output"] == "trusted" else "checked",
+                    ours["memory"],
+                    why,
+                    f"{most:.3g}",
+                    f"{reached:.3g}",
+                    "met" if reached <= most else f"**no**, {shown(most / reached)}",
+                ]
+
+
+def print_table(head, table):
     for row in [head, ["---"] * len(head), *table]:
         print("| " + " | ".join(row) + " |")
+
+
+def main(files):
+    here, between = [], []
+    for name in files:
+        with open(name, encoding="utf-8") as file:
+            run = json.load(file)
+        rows_of, table = (rows_between_hosts, between) if run["transport"] in MPIS else (rows, here)
+        table += [row for row in rows_of(run) if row not in table]
+    met = sum(row[-1] == "met" for row in here + between)
+    if here:
+        print(f"Times as fast as the better of those beside it; {met} of {len(here)} are met.\n")
+        print_table(["operation", "ranks", "size", "input in", "beside", "asked", "reached", "bare copies reach", ""], here)
+    if between:
+        print(f"An all_gather in µs, the best times; {met} of {len(between)} are met.\n")
+        head = ["MPI", "ranks", "size", "cut", "agreement", "input in", "at most", "asked", "reached", ""]
+        print_table(head, between)
 
 
 if __name__ == "__main__":

@@ -143,6 +143,9 @@ int64_t BenchCase::bytes_per_set() const {
 std::vector<BenchCase> make_cases(const BenchOptions& options, int64_t cache_bytes) {
   const Op op = bench::op_named(options.op);
   std::vector<BenchCase> cases;
+  for (const std::string& name : options.against) {
+    if (name.ends_with("-raw") && op != Op::all_gather) throw Error(name + " is for all_gather");
+  }
   for (const int64_t dim : options.dims) {
     if (dim == 1 && op != Op::all_gather) throw Error("--dims 1 is for all_gather");
     for (const std::string& skew : skews_of(options, op)) {

@@ -44,7 +44,7 @@ std::vector<std::string> rivals(std::vector<std::string> names) {
   std::erase(names, "none");
   std::vector<std::string> list;
   for (const std::string& name : names) {
-    const std::string full = name == "mpi" ? "openmpi" : name;
+    const std::string full = name.starts_with("mpi") && !name.starts_with("mpich") ? "open" + name : name;
     if (std::find(list.begin(), list.end(), full) == list.end()) list.push_back(full);
   }
   return list;
@@ -96,8 +96,11 @@ void add_options(CLI::App& command, BenchOptions& options) {
   list("--skew", options.skews, "ragged (0.5 and 1.5 of the mean), even, or one (one rank has all)",
        one_of({"even", "ragged", "one"}))
       ->type_name("K,…");
-  list("--against", options.against, "mpi (Open MPI), mpich, gloo, memcpy; all these if not given; memcpy-fresh; none",
-       one_of({"mpi", "openmpi", "mpich", "gloo", "memcpy", "memcpy-fresh", "none"}))
+  list("--against", options.against,
+       "mpi (Open MPI), mpich, gloo, memcpy; all these if not given; memcpy-fresh; mpi-raw, mpich-raw (all_gather); "
+       "none",
+       one_of({"mpi", "openmpi", "mpich", "gloo", "memcpy", "memcpy-fresh", "mpi-raw", "openmpi-raw", "mpich-raw",
+               "none"}))
       ->type_name("C,…");
   list("--memory", options.memory, "Of tessera's input: heap (the communicator's) or ordinary",
        one_of({"heap", "ordinary"}))

@@ -38,8 +38,8 @@ class PlayerLauncher {
   // `name` is the one its ranks say. Throws Error with the remedy where what it needs is not built or not installed.
   Launch launch(const Contender& contender, const std::string& name) const {
     if (contender.ours()) return ours(name);
-    if (contender.name == "openmpi") return openmpi(name);
-    if (contender.name == "mpich") return mpich(name);
+    if (contender.name.starts_with("openmpi")) return openmpi(name);
+    if (contender.name.starts_with("mpich")) return mpich(name);
     if (contender.name == "gloo") return gloo(name);
     return {name, {{self_, "bench-player", "memcpy", name, session_.socket(), ranks()}}};
   }
@@ -176,7 +176,8 @@ class Bench {
       for (const std::string& output : report_.options.output) wanted.push_back({"tessera", memory, output});
     }
     for (const std::string& name : report_.options.against) {
-      wanted.push_back({.name = name, .output = name == "memcpy-fresh" ? "fresh" : ""});
+      const size_t dash = name.find('-');  // memcpy-fresh, openmpi-raw, mpich-raw
+      wanted.push_back({.name = name, .output = dash == std::string::npos ? "" : name.substr(dash + 1)});
     }
     for (const Contender& contender : wanted) {
       std::string name = contender.label();

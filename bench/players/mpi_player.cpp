@@ -3,12 +3,14 @@
 //   mpirun -n RANKS player NAME SOCKET
 //
 // It does what careful code on MPI does: it finds out the sizes where tessera does too, and writes to warm memory that
-// it has allocated beforehand, which is more than a caller who learns the sizes in the call could do.
+// it has allocated beforehand, which is more than a caller who learns the sizes in the call could do. As `openmpi-raw` and
+// `mpich-raw` it knows the sizes beforehand: the call that moves is all that it makes.
 #include <mpi.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <numeric>
 
 #include "play.hpp"
 
@@ -29,6 +31,7 @@ class MpiRank : public Rank {
 
   void prepare(const Case& c) override {
     case_ = c;
+    is_raw_ = c.output == "raw";
     inputs_.clear();
     outputs_.clear();
     for (int64_t set = 0; set < c.sets; ++set) {
@@ -39,6 +42,8 @@ class MpiRank : public Rank {
     staging_.resize(c.op == Op::all_gather && c.dim == 1 ? outputs_[0].size() : 0);
     counts_.resize(static_cast<size_t>(ranks_));
     for (int r = 0; r < ranks_; ++r) counts_[static_cast<size_t>(r)] = static_cast<int>(cut_of(c, r).elements());
+    find_starts();
+    for (int r = 0; r < ranks_; ++r) sizes_[static_cast<size_t>(r)] = c.extent(r);
     make_types();
   }
 
@@ -69,23 +74,30 @@ class MpiRank : public Rank {
 
  private:
   void all_gather(const std::vector<float>& in, std::vector<float>& out) {
-    int64_t mine = case_.extent(rank_);
-    MPI_Allgather(&mine, 1, MPI_INT64_T, sizes_.data(), 1, MPI_INT64_T, MPI_COMM_WORLD);
-    for (size_t r = 0; r < sizes_.size(); ++r) counts_[r] = static_cast<int>(sizes_[r] * case_.across);
-    const std::vector<int> starts = running_sum(counts_);
+    if (!is_raw_) {
+      int64_t mine = case_.extent(rank_);
+      MPI_Allgather(&mine, 1, MPI_INT64_T, sizes_.data(), 1, MPI_INT64_T, MPI_COMM_WORLD);
+      for (size_t r = 0; r < sizes_.size(); ++r) counts_[r] = static_cast<int>(sizes_[r] * case_.across);
+      find_starts();
+    }
     float* target = case_.dim == 0 ? out.data() : staging_.data();
-    MPI_Allgatherv(in.data(), static_cast<int>(in.size()), MPI_FLOAT, target, counts_.data(), starts.data(), MPI_FLOAT,
+    MPI_Allgatherv(in.data(), static_cast<int>(in.size()), MPI_FLOAT, target, counts_.data(), starts_.data(), MPI_FLOAT,
                    MPI_COMM_WORLD);
-    if (case_.dim == 1) put_side_by_side(starts, out);
+    if (case_.dim == 1) put_side_by_side(out);
+  }
+
+  void find_starts() {
+    starts_.resize(counts_.size());
+    std::exclusive_scan(counts_.begin(), counts_.end(), starts_.begin(), 0);
   }
 
   // Columns of different widths are no single MPI type: they are gathered behind one another and then put in place.
-  void put_side_by_side(const std::vector<int>& starts, std::vector<float>& out) {
+  void put_side_by_side(std::vector<float>& out) {
     const auto width = static_cast<size_t>(std::accumulate(sizes_.begin(), sizes_.end(), int64_t{0}));
     size_t column = 0;
     for (size_t r = 0; r < sizes_.size(); ++r) {
       const auto columns = static_cast<size_t>(sizes_[r]);
-      const float* from = staging_.data() + starts[r];
+      const float* from = staging_.data() + starts_[r];
       for (size_t row = 0; row < static_cast<size_t>(case_.across); ++row) {
         std::memcpy(out.data() + row * width + column, from + row * columns, columns * sizeof(float));
       }
@@ -110,17 +122,19 @@ class MpiRank : public Rank {
     for (MPI_Datatype& type : columns_) MPI_Type_free(&type);
     columns_.clear();
     if (case_.op != Op::redistribute) return;
+    columns_.resize(static_cast<size_t>(ranks_));
+    floats_.assign(columns_.size(), MPI_FLOAT);
     for (int r = 0; r < ranks_; ++r) {
       const Box box = columns_of(case_, r);
+      MPI_Datatype& type = columns_[static_cast<size_t>(r)];
       MPI_Type_vector(static_cast<int>(case_.extent(rank_)), static_cast<int>(box.columns),
-                      static_cast<int>(case_.across), MPI_FLOAT, &columns_.emplace_back());
-      MPI_Type_commit(&columns_.back());
+                      static_cast<int>(case_.across), MPI_FLOAT, &type);
+      MPI_Type_commit(&type);
     }
   }
 
   void turn(const std::vector<float>& in, std::vector<float>& out) {
     const std::vector<int> ones(sizes_.size(), 1);
-    const std::vector<MPI_Datatype> floats(sizes_.size(), MPI_FLOAT);
     std::vector<int> from(sizes_.size()), receives(sizes_.size()), to(sizes_.size());
     const auto width = static_cast<int>(columns_of(case_, rank_).columns);
     for (int r = 0; r < ranks_; ++r) {
@@ -130,16 +144,17 @@ class MpiRank : public Rank {
       to[i] = static_cast<int>(case_.offset(r)) * width * static_cast<int>(sizeof(float));
     }
     MPI_Alltoallw(in.data(), ones.data(), from.data(), columns_.data(), out.data(), receives.data(), to.data(),
-                  floats.data(), MPI_COMM_WORLD);
+                  floats_.data(), MPI_COMM_WORLD);
   }
 
   int rank_, ranks_;
   Case case_;
-  std::vector<MPI_Datatype> columns_;
+  std::vector<MPI_Datatype> columns_, floats_;
   Buffers inputs_, outputs_;
   std::vector<float> staging_;
   std::vector<int64_t> sizes_;
-  std::vector<int> counts_;
+  std::vector<int> counts_, starts_;
+  bool is_raw_ = false;
 };
 
 }  // namespace

@@ -225,6 +225,7 @@ TEST_F(Bench, RefusesWhatItDoesNotKnowInOneLine) {
                                                           {"all_gather", "--seconds", "-1"},
                                                           {"all_gather", "--seconds", "0"},
                                                           {"reduce_scatter", "--dims", "1"},
+                                                          {"reduce_scatter", "--against", "mpi-raw"},
                                                           {"all_reduce", "--skew", "ragged"},
                                                           {"all_gather", "--bogus"}};
   for (const auto& arguments : mistakes) {
