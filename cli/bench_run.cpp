@@ -67,7 +67,10 @@ class PlayerLauncher {
     for (const char* word : {"--mca", "btl_base_warn_component_unused", "0", "--mca", "orte_tmpdir_base"}) {
       words.emplace_back(word);
     }
-    words.push_back(session_.directory());
+    // Each its own: two that start at once can fail where both make the same folder. A short name, as sockets lie there.
+    const std::string folder = fmt::format("{}/{}", session_.directory(), ++folders_);
+    fs::create_directory(folder);
+    words.push_back(folder);
     return words;
   }
 
@@ -113,6 +116,7 @@ class PlayerLauncher {
   const BenchOptions& options_;
   const Session& session_;
   std::string self_;
+  mutable int folders_ = 0;
 };
 
 // What they measure ---------------------------------------------------------------------------------------------------
