@@ -186,9 +186,10 @@ Section ways_of_moving(const Attach& attach) {
                                 kib(kInlineBytes), kib(kInlineUnsharedBytes)),
                     ""};
   const Check heap{"shared heap", Mark::ok, "any size: peers read it in place", ""};
+  const std::string picked = fmt::format("what is added up or redistributed up to {}", kib(shm::kStagedBytes));
   const std::string reason = attach.admitted == 0 ? "beyond, the kernel reads it out of the rank's memory: one copy"
                                                   : "beyond, piece by piece while peers read, as they may not read it";
-  const Check ordinary{"other memory", Mark::ok, fmt::format("staged up to {}; {}", eager, reason), ""};
+  const Check ordinary{"other memory", Mark::ok, fmt::format("staged up to {}, {}; {}", eager, picked, reason), ""};
   return {"How tensors move", {chosen, small, heap, ordinary}};
 }
 

@@ -260,7 +260,7 @@ class Engine : private Meanwhile {
       if (plan.choices[op].has_scratch) ++numbers.scratch;
     }
     for (auto& list : plan.peers) list.resize(static_cast<size_t>(numbers.scratch), nullptr);
-    for (const Move& round : plan.rounds.all()) count(round, comm_.rank(), w_.mine, plan.counted);
+    for (const Move& round : plan.rounds.finish()) count(round, comm_.rank(), w_.mine, plan.counted);
     plan.counted.bytes_between_hosts = inlined_from_afar(plan.peers, comm_.transport());
   }
 

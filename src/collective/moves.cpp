@@ -355,10 +355,25 @@ void Rounds::clear() {
     move.receives.clear();
     move.terms.clear();
     move.sends.clear();
-    move.for_one_sum_each = false;
+    move.for_one_sum_each = move.sends_alone = false;
     move.prepared.what.reset();
   }
   count_ = 0;
+}
+
+std::span<const Move> Rounds::finish() {
+  const std::span<Move> rounds = std::span(moves_).first(count_);
+  std::vector<Move*> sent_in;  // by tensor
+  for (Move& round : rounds) {
+    round.sends_alone = true;
+    for (const Send& send : round.sends) {
+      sent_in.resize(std::max(sent_in.size(), static_cast<size_t>(send.tensor) + 1));
+      Move*& other = sent_in[static_cast<size_t>(send.tensor)];
+      if (other == nullptr) other = &round;
+      if (other != &round) other->sends_alone = round.sends_alone = false;
+    }
+  }
+  return rounds;
 }
 
 void append_moves(const Arranged& a, const Choice& choice, const Network* network, int rank, Numbers numbers,

@@ -21,6 +21,8 @@ class Rounds {
  public:
   // Round `number`; a new one where there was none.
   Move& operator[](size_t number);
+  // When the last one is appended: notes in which rounds tensors are sent that are sent in no other, and returns all().
+  std::span<const Move> finish();
   std::span<const Move> all() const { return std::span(moves_).first(count_); }
   void clear();
 

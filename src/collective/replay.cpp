@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "collective/state_call.hpp"
 #include "tensor/copy.hpp"
 #include "tensor/strided.hpp"
 
@@ -134,8 +135,8 @@ bool Replay::fits_rest(const Description& d) const {
 void Replay::record(int64_t call, const Tensor& x, const Tensor& out, Transport& transport, Saying& saying) {
   words_[0] = call;
   words_[1] = version_;
-  if (x_at_ != 0) put_handle(x_at_, transport.handle_of(x, false));
-  if (out_at_ != 0) put_handle(out_at_, transport.handle_of(out, true));
+  if (x_at_ != 0) put_handle(x_at_, transport.handle_of(x, use_of(like_.op)));
+  if (out_at_ != 0) put_handle(out_at_, transport.handle_of(out, Use::written));
   const auto bytes = std::as_writable_bytes(std::span(words_));
   saying.bytes = bytes;
   saying.changed = changed_.end;

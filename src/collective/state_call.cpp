@@ -85,8 +85,8 @@ int64_t in_place(const Tensor& x, const Tensor& out) {
   return bytes % size_bytes(x.dtype()) == 0 ? bytes / size_bytes(x.dtype()) : kClash;
 }
 
-Announced announce(const Tensor& t, CommState& comm, bool written) {
-  return {t.dtype(), t.shape(), t.strides(), comm.transport().handle_of(t, written), nullptr};
+Announced announce(const Tensor& t, CommState& comm, Use use) {
+  return {t.dtype(), t.shape(), t.strides(), comm.transport().handle_of(t, use), nullptr};
 }
 
 // How much of x the others read: see Replay, which then writes no more than that.
@@ -118,7 +118,7 @@ Announced announce_x(const Tensor& t, CommState& comm, const Description& d, std
   if (bytes == 0) return {t.dtype(), t.shape(), t.strides(), {}, nullptr};  // nothing to be read
   // Of an all_reduce all ranks must find the same, and `most` is this rank's guess.
   const size_t limit = inline_limit(t, d, comm);
-  if (at + bytes > (d.op == OpCode::all_reduce ? limit : std::min(limit, most))) return announce(t, comm, false);
+  if (at + bytes > (d.op == OpCode::all_reduce ? limit : std::min(limit, most))) return announce(t, comm, use_of(d.op));
   payload.resize(at + (bytes + 15) / 16 * 16);
   copy_box({payload.data() + at, t.dtype(), t.shape(), row_major(t.shape())}, view_of(t));
   return {t.dtype(), t.shape(), t.strides(), {{at, kInlined}}, nullptr};
@@ -128,7 +128,7 @@ Announced announce_x(const Tensor& t, CommState& comm, const Description& d, std
 // of several operations another may be not.
 Announced announce_out(const Tensor& out, CommState& comm, const Statement& s, bool alone) {
   const bool read = s.op == OpCode::all_reduce && !(alone && s.x().where.words[1] == kInlined);
-  return read ? announce(out, comm, true) : Announced{out.dtype(), out.shape(), out.strides(), {}, nullptr};
+  return read ? announce(out, comm, Use::written) : Announced{out.dtype(), out.shape(), out.strides(), {}, nullptr};
 }
 
 void add_output(const Tensor& out, const Tensor& x, CommState& comm, Statement& s, std::vector<Tensor>& tensors,

@@ -24,6 +24,12 @@ size_t most_inlined(detail::CommState& comm, const detail::Agreement& before);
 // `tensors` are those of the whole batch.
 void check_apart(std::span<const detail::Description> batch, int ranks, std::span<const Tensor> tensors);
 
+// What peers do with an operation's x.
+inline Use use_of(OpCode op) {
+  const bool sums = op == OpCode::reduce_scatter || op == OpCode::all_reduce || op == OpCode::reduce;
+  return sums || op == OpCode::redistribute ? Use::picked : Use::copied;
+}
+
 // The number of output tensors that an operation has on each rank, for
 // numbering.
 inline size_t output_count(OpCode op, int ranks) {

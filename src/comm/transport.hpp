@@ -35,6 +35,13 @@ struct Announced {
   ConstView inlined_view() const { return {inlined, dtype, shape, row_major(shape)}; }
 };
 
+// What peers do with a tensor that a rank announces.
+enum class Use {
+  copied,  // they copy long stretches of it
+  picked,  // they pick rows out of it, or add it to others: they read it bit by bit
+  written,  // the call writes to it, and then they read what it wrote; other tensors stay as they are until the call ends
+};
+
 // Every rank's tensors as announced, by rank and number; null where a rank has
 // none.
 using PeerTensors = std::vector<std::vector<const Announced*>>;
@@ -80,6 +87,8 @@ struct Move {
   // Ranks that want one box of one rank may want it for different sums: so it cannot be shared out among them. Alike on all
   // ranks.
   bool for_one_sum_each = false;
+  // No other round of the call sends any of the tensors that this one sends. This rank's own matter.
+  bool sends_alone = false;
   mutable Prepared prepared;
   // What this rank writes in it, of its tensors `mine`.
   int64_t received_bytes(std::span<const Tensor> mine) const;
@@ -136,9 +145,8 @@ class Transport {
   // What carries the elements, in words.
   virtual std::string describe() const = 0;
 
-  // What the ranks of the next exchange are told of a tensor. `written`: the call writes to it, and peers may read what
-  // it wrote; other tensors stay as they are until the call ends.
-  virtual Handle handle_of(const Tensor& tensor, bool written) = 0;
+  // What the ranks of the next exchange are told of a tensor.
+  virtual Handle handle_of(const Tensor& tensor, Use use) = 0;
 
   // How many bytes of such tensors travel best within the record. `alike`: to be the same on all ranks, wherever their
   // tensors lie.

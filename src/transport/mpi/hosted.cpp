@@ -176,7 +176,7 @@ void HostedTransport::run(const Move& move, std::span<const Tensor> mine, const 
     world_->check_thread();
     Sharing sharing(hosts_, rank(), move, mine, peers);
     on_host([&] {
-      const auto wishes = sharing.wishes([&](const Tensor& tensor) { return relay_->handle_of(tensor, true); });
+      const auto wishes = sharing.wishes([&](const Tensor& tensor) { return relay_->handle_of(tensor, Use::written); });
       relay_->exchange(Saying(std::as_bytes(wishes)), call_, relayed_, deadline);
     });
     sharing.hear(relayed_);

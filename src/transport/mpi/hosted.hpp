@@ -18,7 +18,7 @@ class HostedTransport : public Transport {
 
   int rank() const override { return wide_->rank(); }
   int size() const override { return wide_->size(); }
-  Handle handle_of(const Tensor& tensor, bool written) override { return host_->handle_of(tensor, written); }
+  Handle handle_of(const Tensor& tensor, Use use) override { return host_->handle_of(tensor, use); }
   Tensor allocate(DType dtype, const Dims& shape) override { return host_->allocate(dtype, shape); }
   size_t inline_bytes(const Tensor& tensor, bool alike) const override {
     return is_alone() ? host_->inline_bytes(tensor, alike) : wide_->inline_bytes(tensor, alike);

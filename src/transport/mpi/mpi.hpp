@@ -20,7 +20,7 @@ class MpiTransport : public Transport {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  Handle handle_of(const Tensor&, bool) override { return {}; }
+  Handle handle_of(const Tensor&, Use) override { return {}; }
   // What is said goes to every rank anyway, and so saves a round; in rounds of a vote it goes through many.
   size_t inline_bytes(const Tensor&, bool) const override {
     return votes() ? 2048 : static_cast<size_t>(world_->api().most_inlined_bytes);

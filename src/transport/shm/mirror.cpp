@@ -1,5 +1,6 @@
 #include "transport/shm/mirror.hpp"
 
+#include <algorithm>
 #include <new>
 
 #include "tensor/copy.hpp"
@@ -30,10 +31,20 @@ Mirror::Mirror(std::shared_ptr<std::byte> block, int64_t offset, const Tensor& t
       tensor_(tensor),
       pieces_(pieces_of(tensor).count()) {}
 
+void Mirror::want(const Box& box) {
+  if (std::find(wanted_.begin(), wanted_.end(), box) == wanted_.end()) wanted_.push_back(box);
+}
+
 void Mirror::fill_next() {
   const Box box = pieces_of(tensor_)[next_++];
   const View whole{block_.get() + sizeof(MirrorHead), tensor_.dtype(), tensor_.shape(), row_major(tensor_.shape())};
-  copy_box(whole.box(box), view_of(tensor_).box(box));
+  const auto copy = [&](const Box& part) {
+    if (part.elements() == 0) return;
+    copy_box(whole.box(part), view_of(tensor_).box(part));
+    copied_bytes_ += part.elements() * size_bytes(tensor_.dtype());
+  };
+  if (wanted_.empty()) copy(box);
+  for (const Box& wanted : wanted_) copy(intersect(box, wanted));
   head_->filled.fetch_add(static_cast<uint64_t>(box.elements() * size_bytes(tensor_.dtype())),
                           std::memory_order_seq_cst);
   head_->count.fetch_add(1, std::memory_order_seq_cst);

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <memory>
+#include <vector>
 
 #include <tessera/tensor.hpp>
 
@@ -26,9 +27,11 @@ class Mirror {
 
   // Of the elements in the arena.
   int64_t offset() const { return offset_; }
-  int64_t bytes() const { return tensor_.bytes(); }
+  int64_t copied_bytes() const { return copied_bytes_; }
   bool full() const { return next_ == pieces_; }
-  // Copies the next piece, and tells who waits for it.
+  // Peers read this box of it. Where nobody says so, they read all.
+  void want(const Box& box);
+  // Copies what peers read of the next piece, and tells who waits for it.
   void fill_next();
   void fill() {
     while (!full()) fill_next();
@@ -41,8 +44,10 @@ class Mirror {
   MirrorHead* head_;
   int64_t offset_;
   Tensor tensor_;
+  std::vector<Box> wanted_;  // none: all
   int64_t next_ = 0;
   int64_t pieces_;
+  int64_t copied_bytes_ = 0;
 };
 
 }  // namespace tessera::shm

@@ -63,7 +63,7 @@ ShmTransport::ShmTransport(std::shared_ptr<World> world, std::vector<int> member
       attachable_(all_can_attach()) {
   mail_ = std::make_unique<Mail>(Postal{world_, board(), members_, board_at_,
                                         [this](const Tensor& tensor, std::unique_ptr<Mirror>& mirror) {
-                                          const Handle handle = announce(tensor, false, mirror);
+                                          const Handle handle = announce(tensor, Use::copied, mirror);
                                           if (mirror != nullptr) mirror->fill();
                                           return handle;
                                         },
@@ -88,14 +88,14 @@ size_t ShmTransport::inline_bytes(const Tensor& tensor, bool alike) const {
   return shared ? BoardTransport::inline_bytes(tensor, alike) : kInlineUnsharedBytes;
 }
 
-Handle ShmTransport::handle_of(const Tensor& tensor, bool written) {
+Handle ShmTransport::handle_of(const Tensor& tensor, Use use) {
   std::unique_ptr<Mirror> mirror;
-  const Handle handle = announce(tensor, written, mirror);
+  const Handle handle = announce(tensor, use, mirror);
   if (mirror != nullptr) announcing_.push_back(std::move(mirror));
   return handle;
 }
 
-Handle ShmTransport::announce(const Tensor& tensor, bool written, std::unique_ptr<Mirror>& mirror) {
+Handle ShmTransport::announce(const Tensor& tensor, Use use, std::unique_ptr<Mirror>& mirror) {
   const auto address = reinterpret_cast<uint64_t>(tensor.data());
   if (tensor.bytes() == 0 || board().size() == 1) return {{address, 0}};
   const int64_t offset = world_->heap().offset_of(tensor.data());
@@ -110,8 +110,9 @@ Handle ShmTransport::announce(const Tensor& tensor, bool written, std::unique_pt
   }
   // A few elements side by side, such as a column: picking them out is faster here than through the kernel.
   const bool in_rows = tensor.ndim() == 0 || tensor.strides().back() == 1;
-  const bool small = tensor.bytes() <= eager_bytes(board().size());
-  if (way == Way::choose && attachable_ && in_rows && (!small || written)) return {{address, 0}};
+  const bool written = use == Use::written, small = tensor.bytes() <= eager_bytes(board().size());
+  const bool staged = !written && (small || (use == Use::picked && tensor.bytes() <= kStagedBytes));
+  if (way == Way::choose && attachable_ && in_rows && !staged) return {{address, 0}};
   return mirrored(tensor, !written && (small || way == Way::in_place), mirror);
 }
 
@@ -127,7 +128,7 @@ Handle ShmTransport::mirrored(const Tensor& tensor, bool now, std::unique_ptr<Mi
                     tensor.bytes()));
   }
   if (now) mirror->fill();
-  bytes_staged_ += now ? mirror->bytes() : 0;
+  bytes_staged_ += mirror->copied_bytes();
   return {{address, kShared | kMirrored | static_cast<uint64_t>(mirror->offset())}};
 }
 
@@ -158,6 +159,7 @@ void ShmTransport::list_fills(const Move& move, const PeerTensors& peers) {
     const auto found =
         std::find_if(mirrors_.begin(), mirrors_.end(), [&](const auto& mirror) { return mirror->offset() == offset; });
     if (found == mirrors_.end() || (*found)->full()) continue;
+    if (move.sends_alone) (*found)->want(send.box);
     if (std::find(fills_.begin(), fills_.end(), found->get()) == fills_.end()) fills_.push_back(found->get());
   }
 }
@@ -167,7 +169,7 @@ bool ShmTransport::fill_next() {
   while (!fills_.empty() && fills_.back()->full()) fills_.pop_back();
   if (fills_.empty()) return false;
   fills_.back()->fill_next();
-  if (fills_.back()->full()) bytes_staged_ += fills_.back()->bytes();
+  if (fills_.back()->full()) bytes_staged_ += fills_.back()->copied_bytes();
   return true;
 }
 
@@ -177,7 +179,7 @@ void ShmTransport::await_filled(const Source& source, Deadline deadline) {
   auto& head = *const_cast<MirrorHead*>(source.head);
   const auto filled = [&] { return head.filled.load(std::memory_order_acquire) >= bytes; };
   while (!filled()) {
-    if (fill_next()) continue;
+    if (fill_next() || looks_.until(filled)) continue;
     const int peer = index_of(members_, source.rank);
     const auto now = Clock::now();
     if (board().aborted() || board().has_left(peer)) throw PeerTrouble{PeerTrouble::closed, peer};
@@ -270,6 +272,7 @@ void ShmTransport::receive_all(const Move& move, std::span<const Tensor> mine, c
       const Term& term = move.terms[t];
       const auto number = static_cast<size_t>(term.tensor);
       if (term.rank == rank()) {
+        while (receive.is_copy() && fill_next()) {}  // peers wait for that, and for this rank's own part nobody does
         sources_.push_back({Source::direct, world_->rank(), view_of(mine[number]).box(term.box), nullptr, nullptr});
         continue;
       }

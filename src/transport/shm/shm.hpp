@@ -24,6 +24,10 @@ inline int64_t eager_bytes(int ranks) {
   return std::min((int64_t{16} << 10) * readers * readers * readers, int64_t{512} << 10);
 }
 
+// Of memory outside the heap that peers pick rows out of, or add up: up to here what they read goes through shared memory.
+// The kernel's copy comes in pieces and to a second buffer. Beyond, it would take too much of the heap.
+inline constexpr int64_t kStagedBytes = int64_t{8} << 20;
+
 class ShmTransport : public BoardTransport, private Mourner {
  public:
   // The communicator of all ranks.
@@ -34,7 +38,7 @@ class ShmTransport : public BoardTransport, private Mourner {
 
   // Of other memory more than of the heap: it would have to be copied in any case, and then be waited for.
   size_t inline_bytes(const Tensor& tensor, bool alike) const override;
-  Handle handle_of(const Tensor& tensor, bool written) override;
+  Handle handle_of(const Tensor& tensor, Use use) override;
   Tensor allocate(DType dtype, const Dims& shape) override;
   void exchange(const Saying& mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
                 Deadline deadline) override;
@@ -58,7 +62,7 @@ class ShmTransport : public BoardTransport, private Mourner {
   int world_rank(int member) const { return members_[static_cast<size_t>(member)]; }
   bool all_can_attach() const;
   Handle mirrored(const Tensor& tensor, bool now, std::unique_ptr<Mirror>& mirror);
-  Handle announce(const Tensor& tensor, bool written, std::unique_ptr<Mirror>& mirror);
+  Handle announce(const Tensor& tensor, Use use, std::unique_ptr<Mirror>& mirror);
   std::unique_ptr<Transport> born(std::vector<int> members, uint64_t board_at);
   uint64_t make_board(int size);
   void drop_board(uint64_t at);
@@ -76,6 +80,7 @@ class ShmTransport : public BoardTransport, private Mourner {
   const std::vector<int> members_;  // world ranks
   const uint64_t board_at_;
   const bool attachable_;  // every member can read this rank's own memory
+  const Looks looks_{board().size()};
   Mapper mapper_;
   std::vector<std::unique_ptr<Mirror>> announcing_;  // made for the next exchange
   std::vector<std::unique_ptr<Mirror>> mirrors_;     // of the call that is going on

@@ -10,7 +10,7 @@ class ThreadsTransport : public BoardTransport {
  public:
   ThreadsTransport(std::shared_ptr<Group> group, int rank);
 
-  Handle handle_of(const Tensor& tensor, bool) override { return {{reinterpret_cast<uint64_t>(tensor.data()), 0}}; }
+  Handle handle_of(const Tensor& tensor, Use) override { return {{reinterpret_cast<uint64_t>(tensor.data()), 0}}; }
   std::unique_ptr<Ticket> post_send(const Tensor& tensor, int to, int64_t tag, const std::string& site) override;
   std::unique_ptr<Ticket> post_receive(const Tensor& out, int from, int64_t tag, const std::string& site,
                                        bool started) override;
