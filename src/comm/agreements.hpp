@@ -53,7 +53,7 @@ class Agreements {
     const auto ways = set.ways.begin();
     const auto oldest = std::min_element(ways, ways + static_cast<ptrdiff_t>(ways_), older);
     set.keys[static_cast<size_t>(oldest - ways)] = key;
-    oldest->settled = false;
+    oldest->settled = false;  // what is left there is of another call, and its memory is worth keeping
     return *oldest;
   }
 

@@ -31,6 +31,17 @@ TEST(Agreements, ALineHasAPlaceForEachOfFourShapes) {
     EXPECT_EQ(used(agreements, place(7, form)).number, static_cast<int64_t>(form));
 }
 
+TEST(Agreements, WhoTakesAPlaceOverKnowsNothingOfWhoHadIt) {
+  for (const int ranks : {2, 2000}) {
+    Agreements agreements(ranks);
+    const uint64_t kept = ranks == 2 ? 4 : 1;
+    for (uint64_t form = 1; form <= kept; ++form) agreements.at(place(7, form)).settled = true;
+    EXPECT_FALSE(agreements.at(place(7, 9)).settled);
+    for (uint64_t form = 2; form <= kept; ++form) EXPECT_TRUE(agreements.at(place(7, form)).settled) << form;
+    EXPECT_FALSE(agreements.at(place(7, 1)).settled) << "it was driven out";
+  }
+}
+
 TEST(Agreements, AShapeThatIsEverAnotherLeavesOtherLinesAlone) {
   Agreements agreements(2);
   for (uint64_t line = 1; line <= 8; ++line) used(agreements, place(line)).number = static_cast<int64_t>(line);
