@@ -139,7 +139,8 @@ CommState::CommState(std::unique_ptr<Transport> transport, std::string name, std
 CommState::~CommState() {
   if (!fibers_.empty() && !fibers_.is_own_thread()) fibers_.give_up();
   close("its Comm was destroyed");
-  if (!fibers_.empty()) new std::tuple(std::move(transport_), std::move(workspace), std::move(agreements_));
+  if (!fibers_.empty())
+    new std::tuple(std::move(transport_), std::move(workspace), std::move(trusted), std::move(agreements_));
 }
 
 void CommState::close(const std::string& farewell) noexcept {
