@@ -8,6 +8,7 @@
 #include "collective/moves.hpp"
 #include "collective/replay.hpp"
 #include "collective/trusted.hpp"
+#include "comm/agreements.hpp"
 
 namespace tessera::detail {
 
@@ -42,5 +43,8 @@ T& kept(std::shared_ptr<void>& place) {
   if (place == nullptr) place = std::make_shared<T>();
   return *static_cast<T*>(place.get());
 }
+
+// What follows from one that is settled.
+inline CallPlan& plan_of(Agreement& settled) { return *static_cast<CallPlan*>(settled.plan.get()); }
 
 }  // namespace tessera::detail

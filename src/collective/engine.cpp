@@ -64,7 +64,7 @@ class Engine : private Meanwhile {
   // Finds the earlier call whose place this one has; whether it is like it, as far as this rank can know.
   bool fits_earlier() {
     const auto fits = [&](Agreement& earlier) {
-      return asked_ != nullptr && earlier.settled && kept<CallPlan>(earlier.plan).replay.fits(*asked_, site_);
+      return asked_ != nullptr && earlier.settled && plan_of(earlier).replay.fits(*asked_, site_);
     };
     Agreement* const likely = comm_.agreements().likely();
     const bool guessed = likely != nullptr && fits(*likely);
@@ -76,7 +76,7 @@ class Engine : private Meanwhile {
   // Whether this call was like the last one from its line, and is done.
   bool replay() {
     if (!fits_earlier() || comm_.has_deferred()) return false;
-    CallPlan& plan = kept<CallPlan>(agreement_->plan);
+    CallPlan& plan = plan_of(*agreement_);
     replayed_ = &plan;
     Saying saying;
     try {
@@ -401,7 +401,8 @@ namespace {
 void run_batch(CommState& state, std::span<const Description> batch, std::span<Outcome> outcomes, const Site& site) {
   if (batch.size() != 1) return Engine(state, nullptr, batch, outcomes, site).run();
   const Asked asked = Asked::by(batch[0]);
-  if (!gather_trusted(state, asked, outcomes[0], site)) Engine(state, &asked, batch, outcomes, site).run();
+  if (!asked.trusted || !gather_trusted(state, asked, outcomes[0], site))
+    Engine(state, &asked, batch, outcomes, site).run();
 }
 
 }  // namespace
@@ -419,7 +420,8 @@ void execute(Comm& comm, std::span<const Description> batch, std::span<Outcome> 
 void execute(Comm& comm, const Asked& asked, Outcome& outcome, const Site& site) {
   CommState& state = comm.state();
   state.call([&] {
-    if (!gather_trusted(state, asked, outcome, site)) Engine(state, &asked, {}, {&outcome, 1}, site).run();
+    if (!asked.trusted || !gather_trusted(state, asked, outcome, site))
+      Engine(state, &asked, {}, {&outcome, 1}, site).run();
   });
 }
 

@@ -22,7 +22,7 @@ class Tally {
     if (ahead == nullptr) return;
     moved_ = ahead;
     ahead_ = true;
-    add(comm.stats, 1);
+    add_to(comm.stats);
   }
 
   void allocated(int64_t bytes) {
@@ -39,7 +39,7 @@ class Tally {
   void take_back(CommState& comm) {
     if (!std::exchange(ahead_, false)) return;
     std::lock_guard lock(comm.guard());
-    add(comm.stats, -1);
+    each(comm.stats, [](int64_t& all, int64_t more) { all -= more; });
     moved_ = nullptr;
   }
 
@@ -48,23 +48,28 @@ class Tally {
     if (error != nullptr) take_back(comm);
     if (ahead_) return comm.recorder.end(call);
     std::lock_guard lock(comm.guard());
-    add(comm.stats, 1);
+    add_to(comm.stats);
     comm.recorder.end(call, moved_ == nullptr ? 0 : moved_->bytes_received, schedule_, error);
   }
 
  private:
-  void add(Stats& s, int64_t times) const {
-    s.allocations += times * allocations_;
-    s.bytes_allocated += times * bytes_allocated_;
+  // Puts each of the statistics to what this call adds to it.
+  template <class Put>
+  void each(Stats& s, const Put& put) const {
+    put(s.allocations, allocations_);
+    put(s.bytes_allocated, bytes_allocated_);
     if (moved_ == nullptr) return;
-    s.moves += times * moved_->moves;
-    s.messages += times * moved_->messages;
-    s.bytes_received += times * moved_->bytes_received;
-    s.bytes_sent += times * moved_->bytes_sent;
-    s.bytes_between_hosts += times * moved_->bytes_between_hosts;
-    s.bytes_within_host += times * moved_->bytes_within_host;
-    s.copies += times * moved_->copies;
-    s.bytes_copied += times * moved_->bytes_copied;
+    put(s.moves, moved_->moves);
+    put(s.messages, moved_->messages);
+    put(s.bytes_received, moved_->bytes_received);
+    put(s.bytes_sent, moved_->bytes_sent);
+    put(s.bytes_between_hosts, moved_->bytes_between_hosts);
+    put(s.bytes_within_host, moved_->bytes_within_host);
+    put(s.copies, moved_->copies);
+    put(s.bytes_copied, moved_->bytes_copied);
+  }
+  void add_to(Stats& s) const {
+    each(s, [](int64_t& all, int64_t more) { all += more; });
   }
 
   bool begun_ = false;

@@ -139,7 +139,6 @@ const TrustedGather& TrustedGathers::add(TrustedGather gather) {
 }
 
 bool gather_trusted(CommState& comm, const Asked& asked, Outcome& outcome, const Site& site) {
-  if (!asked.trusted) return false;
   const Tensor &x = *asked.x, &out = *asked.out;
   TrustedGathers& known = kept<TrustedGathers>(comm.trusted);
   const TrustedGather* gather = known.find(x, out, asked.dim, *asked.sizes);

@@ -51,8 +51,8 @@ class TrustedGathers {
   size_t oldest_ = 0;  // once they are many
 };
 
-// Runs what is asked for, from within CommState::call() or the worker, where it is trusted and the transport has a way
-// without agreement; false: nothing was done. That is the same on all ranks where the caller is right.
+// Runs what is asked for and trusted, from within CommState::call() or the worker, where the transport has a way without
+// agreement; false: nothing was done. That is the same on all ranks where the caller is right.
 bool gather_trusted(CommState& comm, const Asked& asked, Outcome& outcome, const Site& site);
 // The same for a trusted call like an earlier one, with an output that it was given: in as few instructions as can be, as
 // MPI's own call takes a fifth of a microsecond. False: nothing was done, and the call above may do it.

@@ -9,10 +9,6 @@
 namespace tessera::detail {
 namespace {
 
-// Counts forks, so that a child knows that it is one without asking the system
-// at every call.
-std::atomic<int> fork_generation{0};
-
 int current_generation() {
   static const int registered = pthread_atfork(nullptr, nullptr, [] { fork_generation.fetch_add(1); });
   (void)registered;
@@ -212,8 +208,6 @@ void CommState::work_off() {
   }
 }
 
-bool CommState::in_forked_child() const { return fork_generation.load(std::memory_order_relaxed) != born_in_; }
-
 void CommState::check_not_forked() const {
   if (!in_forked_child()) return;
   throw Error(
@@ -222,10 +216,8 @@ void CommState::check_not_forked() const {
                   name_));
 }
 
-void CommState::check_open() {
-  if (closed_) throw Error(fmt::format("communicator \"{}\" has ended with its run()", name_));
-  transport_->check_thread();
-  check_usable();
+void CommState::throw_closed() const {
+  throw Error(fmt::format("communicator \"{}\" has ended with its run()", name_));
 }
 
 std::string CommState::remedy() const {
@@ -234,9 +226,8 @@ std::string CommState::remedy() const {
                                      : "To go on, save what there is and start the program again";
 }
 
-void CommState::check_usable() {
+void CommState::throw_unusable() {
   check_not_forked();
-  if (!transport_->aborted()) return;
   take_deferred();  // the verdict tells it
   const Verdict verdict = transport_->abort({});
   // The first that this rank hears of a lost peer: as the others heard it.

@@ -26,6 +26,9 @@
 
 namespace tessera::detail {
 
+// Counts forks, so that a child knows that it is one without asking the system at every call.
+inline std::atomic<int> fork_generation{0};
+
 class CommState : public std::enable_shared_from_this<CommState> {
  public:
   CommState(std::unique_ptr<Transport> transport, std::string name, std::chrono::nanoseconds timeout);
@@ -68,12 +71,18 @@ class CommState : public std::enable_shared_from_this<CommState> {
   // Throws where this communicator cannot be used: in a forked child, after an
   // abort. A new call asks for an open one too: what is pending when it closes
   // still runs.
-  void check_usable();
+  void check_usable() {
+    if (in_forked_child() || transport_->aborted()) throw_unusable();
+  }
   // For who has lost the communicator.
   std::string remedy() const;
   void set_remedy(const std::string& text) { remedy_ = text; }
-  void check_open();
-  bool in_forked_child() const;
+  void check_open() {
+    if (closed_) throw_closed();
+    transport_->check_thread();
+    check_usable();
+  }
+  bool in_forked_child() const { return fork_generation.load(std::memory_order_relaxed) != born_in_; }
   void check_not_forked() const;
   int64_t next_call() {  // calls are made one after the other; others only look
     const int64_t call = calls_.load(std::memory_order_relaxed) + 1;
@@ -129,6 +138,8 @@ class CommState : public std::enable_shared_from_this<CommState> {
   Recorder recorder;
 
  private:
+  [[noreturn]] void throw_closed() const;
+  [[noreturn]] void throw_unusable();
   void work_off();
   bool note_said(Agreement& agreement) const;
   std::string where_ranks_are(int64_t call) const;
