@@ -43,6 +43,32 @@ FloatMapping map_floats(int64_t elements, int flags, int fd = -1) {
   return FloatMapping(static_cast<float*>(map(bytes, flags, fd)), Unmap{bytes});
 }
 
+constexpr size_t kHuge = size_t{2} << 20;
+
+size_t in_huge_pages(int64_t elements) {
+  return std::max<size_t>((static_cast<size_t>(elements) * sizeof(float) + kHuge - 1) / kHuge, 1) * kHuge;
+}
+
+// Shared memory with huge pages, where the kernel gives them to whoever asks (MADV_COLLAPSE, for pages that are there): only
+// then is this the limit of the machine. They need an address that is a multiple of their size.
+FloatMapping map_shared_floats(int64_t elements, int fd) {
+  const size_t bytes = in_huge_pages(elements);
+  auto* const room = static_cast<char*>(mmap(nullptr, bytes + kHuge, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  if (room == MAP_FAILED) throw std::runtime_error("mmap failed");
+  char* const start = room + (kHuge - reinterpret_cast<uintptr_t>(room) % kHuge) % kHuge;
+  if (mmap(start, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
+    throw std::runtime_error("mmap failed");
+  }
+  if (start > room) munmap(room, static_cast<size_t>(start - room));
+  munmap(start + bytes, static_cast<size_t>(room + kHuge - start));
+  return FloatMapping(reinterpret_cast<float*>(start), Unmap{bytes});
+}
+
+void ask_for_huge_pages(float* data, int64_t elements) {
+  constexpr int kCollapse = 25;
+  madvise(data, in_huge_pages(elements), kCollapse);
+}
+
 // out = the sum of the terms, each of which is read once. Two terms are one loop; more are added on, in blocks that stay
 // in the first cache.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
@@ -78,16 +104,20 @@ class MemcpyRank : public bench::Rank {
     // All must have let go of the old pages before the file is emptied under them.
     barrier_.wait();
     const int64_t together = starts_.back() * c.sets + (c.op == Op::all_reduce ? whole_elements() * c.sets : 0);
-    if (rank_ == 0 && (ftruncate(file_, 0) != 0 || ftruncate(file_, together * 4) != 0)) {
+    const auto file_bytes = static_cast<off_t>(in_huge_pages(together));
+    if (rank_ == 0 && (ftruncate(file_, 0) != 0 || ftruncate(file_, file_bytes) != 0)) {
       throw std::runtime_error("no shared memory");
     }
     barrier_.wait();
-    inputs_ = map_floats(together, MAP_SHARED, file_);
+    inputs_ = map_shared_floats(together, file_);
     if (fresh_.empty()) {
       outputs_ = map_floats(out_elements_ * c.sets, MAP_PRIVATE | MAP_ANONYMOUS);
       std::fill_n(outputs_.get(), out_elements_ * c.sets, 0.0f);
     }
     for (int64_t set = 0; set < c.sets; ++set) bench::fill_input(c, rank_, set, input(rank_, set));
+    barrier_.wait();
+    if (rank_ == 0) ask_for_huge_pages(inputs_.get(), together);
+    barrier_.wait();
   }
 
   void barrier() override { barrier_.wait(); }
