@@ -85,6 +85,7 @@ class Engine : private Meanwhile {
     } catch (const std::exception&) {  // it comes again, and all are told
       outcomes_[0].tensor = {};
       tally_.forget_allocations();
+      replayed_ = nullptr;
       return false;
     }
     saying.meanwhile = this;

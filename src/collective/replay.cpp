@@ -159,7 +159,7 @@ bool Replay::recycle(Tensor& result) {
   if (results_.empty() || results_[oldest_].owner().use_count() != 1) return false;
   const Tensor& kept = results_[oldest_++];
   // What its last owner did with it comes before what is done now: use_count() does not say so.
-#if defined(__SANITIZE_THREAD__)
+#if defined(__SANITIZE_THREAD__)                // GCC's
   std::shared_ptr<void>(kept.owner()).reset();  // letting go of one does; it does not know fences
 #else
   std::atomic_thread_fence(std::memory_order_acquire);

@@ -22,6 +22,7 @@ class Tally {
     if (ahead == nullptr) return;
     moved_ = ahead;
     ahead_ = true;
+    resets_ = comm.resets;
     add_to(comm.stats);
   }
 
@@ -39,7 +40,8 @@ class Tally {
   void take_back(CommState& comm) {
     if (!std::exchange(ahead_, false)) return;
     std::lock_guard lock(comm.guard());
-    each(comm.stats, [](int64_t& all, int64_t more) { all -= more; });
+    if (resets_ == comm.resets)
+      each(comm.stats, [](int64_t& all, int64_t more) { all -= more; });  // else it is forgotten
     moved_ = nullptr;
   }
 
@@ -74,6 +76,7 @@ class Tally {
 
   bool begun_ = false;
   bool ahead_ = false;
+  int64_t resets_ = 0;            // when it was counted ahead
   const Stats* moved_ = nullptr;  // what was moved, once it was
   const std::string* schedule_ = nullptr;
   int64_t allocations_ = 0;

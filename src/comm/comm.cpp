@@ -74,6 +74,7 @@ void Comm::reset_stats() {
   const Transport::Traffic traffic = s.transport().traffic();
   std::lock_guard lock(s.guard());
   s.stats = {};
+  ++s.resets;
   s.traffic_before = traffic;
 }
 

@@ -134,6 +134,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
 
   BriefLock& guard() { return guard_; }  // of stats and recorder
   Stats stats;
+  int64_t resets = 0;                 // of the statistics
   Transport::Traffic traffic_before;  // when the statistics were reset
   Recorder recorder;
 

@@ -1,4 +1,7 @@
 // The flight recorder, the statistics and the other local questions one can ask of a Comm.
+#include <atomic>
+#include <thread>
+
 #include <nlohmann/json.hpp>
 
 #include <tessera/tessera.hpp>
@@ -233,6 +236,31 @@ TEST(Timeout, IsSetAndGot) {
 TEST(Name, IsTheOneGiven) {
   run(1, [](Comm& comm) { EXPECT_EQ(comm.name(), "dp"); }, {.name = "dp"});
   run(1, [](Comm& comm) { EXPECT_EQ(comm.name(), "world"); });
+}
+
+// A call like the ones before it is counted while it waits; then the statistics begin anew, and it is like them no more.
+TEST(Stats, StartAnewWhileACallWaits) {
+  std::atomic<bool> anew{false};
+  run(2, [&](Comm& comm) {
+    for (int time = 0; time < 5; ++time) {
+      const bool last = time == 4;
+      if (last && comm.rank() == 1) {
+        while (!anew) std::this_thread::yield();
+      }
+      const int64_t rows = last && comm.rank() == 1 ? 3 : 2;
+      Work work = start(comm, AllGather{.x = Tensor::full(DType::i32, {rows}, 1)});
+      if (last && comm.rank() == 0) {
+        while (comm.recent_calls().empty() || comm.recent_calls().back().number < 5) std::this_thread::yield();
+        comm.reset_stats();
+        anew = true;
+      }
+      work.wait();
+    }
+    if (comm.rank() == 1) return;
+    EXPECT_EQ(comm.stats().moves, 1);
+    EXPECT_EQ(comm.stats().bytes_received, 12);
+    EXPECT_EQ(comm.stats().allocations, 1);
+  });
 }
 
 }  // namespace

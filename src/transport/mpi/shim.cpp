@@ -72,8 +72,10 @@ int watch_end() {
 }
 
 int is_finalized(int32_t* flag) {
-  if (!is_watched.load(std::memory_order_relaxed)) return MPI_Finalized(flag);
-  *flag = is_over.load(std::memory_order_relaxed) ? 1 : 0;
+  // In what the program has attached to MPI_COMM_SELF, and is let go of after ours, MPI still works.
+  const bool goes_on = is_watched.load(std::memory_order_relaxed) && !is_over.load(std::memory_order_relaxed);
+  if (!goes_on) return MPI_Finalized(flag);
+  *flag = 0;
   return MPI_SUCCESS;
 }
 

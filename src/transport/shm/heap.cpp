@@ -13,6 +13,7 @@
 #include "tensor/coldness.hpp"
 #include "tensor/poison.hpp"
 #include "transport/shm/huge_pages.hpp"
+#include "transport/shm/limits.hpp"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -35,8 +36,9 @@ size_t rounded(size_t bytes, size_t small) {
 
 }  // namespace
 
-Heap::Heap(std::shared_ptr<Segment> segment, int rank, size_t reserved)
+Heap::Heap(std::shared_ptr<Segment> segment, int rank, size_t reserved, std::string system)
     : segment_(std::move(segment)),
+      system_(std::move(system)),
       rank_(rank),
       base_(segment_->arena(rank).data()),
       end_(segment_->arena(rank).size()),
@@ -107,23 +109,29 @@ size_t Heap::take_fresh(size_t bytes) {
   return offset;
 }
 
-// There is memory up to `end` then. In whole huge pages, where the kernel gives them and the limits leave room.
+// There is memory up to `end` then. In whole huge pages, where the kernel gives them and the limits leave room for what
+// nobody has asked for yet: on all ranks.
 void Heap::hold(size_t end) {
   if (end <= held_) return;
-  const size_t until = (end + kHugePage - 1) / kHugePage * kHugePage;
-  if (asks_for_huge_ && end - first_ > kFewBytes && !lacks(static_cast<int64_t>(until - held_))) {
-    // The first of them may have parts in use, which stay as they are.
-    const size_t from = held_ / kHugePage * kHugePage;
-    madvise(base_ + from, until - from, MADV_HUGEPAGE);  // where the system's setting wants to be asked so
-    const Huge huge = ask_for_huge_pages(base_ + from, until - from);
-    asks_for_huge_ = huge != Huge::never;
-    end = huge == Huge::given ? until : end;
-    if (huge != Huge::given) credit_ += static_cast<int64_t>(until - end);
-  } else {
-    check_limit(static_cast<int64_t>(end - held_), "shared");
-  }
+  check_limit(static_cast<int64_t>(end - held_), "shared");
+  if (end - first_ > kFewBytes) end = hold_huge(end);
   if (end - held_ >= kPopulate) madvise(base_ + held_, end - held_, MADV_POPULATE_WRITE);
   held_ = end;
+}
+
+size_t Heap::hold_huge(size_t end) {
+  // The first of them may have parts in use, which stay as they are.
+  const size_t from = held_ / kHugePage * kHugePage, until = (end + kHugePage - 1) / kHugePage * kHugePage;
+  madvise(base_ + from, until - from,
+          MADV_HUGEPAGE);  // where the system's setting wants to be asked so: older kernels too
+  const auto more = static_cast<int64_t>(until - end);
+  if (!asks_for_huge_ || end <= refused_ || !can_spare(more)) return end;
+  const Huge huge = ask_for_huge_pages(base_ + from, until - from);
+  if (huge == Huge::given) return until;
+  asks_for_huge_ = huge != Huge::never;
+  refused_ = until;  // not again at each step within these
+  credit_ += more;
+  return end;
 }
 
 void Heap::give(size_t offset, size_t bytes) {
@@ -178,25 +186,28 @@ void Heap::check_private(int64_t bytes) {
 }
 
 // Memory that is not there is a kill or a SIGBUS at the first touch. Asking takes longer than a small call, so an
-// answer is good for an eighth of what was there, shared by the ranks. None: there is enough.
-std::optional<MemoryLimit> Heap::lacks(int64_t wanted) {
+// answer is good for an eighth of what was there, shared by the ranks.
+void Heap::check_limit(int64_t wanted, const char* kind) {
   if (wanted <= credit_) {
     credit_ -= wanted;
-    return std::nullopt;
+    return;
   }
-  MemoryLimit limit = memory_limit();
-  if (wanted > limit.available_bytes) return limit;
-  credit_ = (limit.available_bytes - wanted) / 8 / segment_->ranks();
-  return std::nullopt;
-}
-
-void Heap::check_limit(int64_t wanted, const char* kind) {
-  if (const auto limit = lacks(wanted)) {
+  const MemoryLimit limit = memory_limit(system_);
+  if (wanted > limit.available_bytes) {
     throw Error(
         fmt::format("rank {} needs {} bytes of {} memory, but {} has {} left of {}. Use fewer or smaller tensors, "
                     "or raise the limit",
-                    rank_, wanted, kind, limit->tightest, limit->available_bytes, limit->tightest_bytes));
+                    rank_, wanted, kind, limit.tightest, limit.available_bytes, limit.tightest_bytes));
   }
+  credit_ = (limit.available_bytes - wanted) / 8 / segment_->ranks();
+}
+
+// Takes them from the credit, of which every rank has as much.
+bool Heap::can_spare(int64_t bytes) {
+  if (bytes > credit_) credit_ = std::max(credit_, memory_limit(system_).available_bytes / 8 / segment_->ranks());
+  if (bytes > credit_) return false;
+  credit_ -= bytes;
+  return true;
 }
 
 }  // namespace tessera::shm

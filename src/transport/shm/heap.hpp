@@ -5,10 +5,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
+#include <string>
 #include <vector>
 
-#include "transport/shm/limits.hpp"
 #include "transport/shm/segment.hpp"
 
 namespace tessera::shm {
@@ -16,8 +15,8 @@ namespace tessera::shm {
 // Thread safety: every function may be called from any thread.
 class Heap : public std::enable_shared_from_this<Heap> {
  public:
-  // Of the arena's bytes from `reserved` on.
-  Heap(std::shared_ptr<Segment> segment, int rank, size_t reserved);
+  // Of the arena's bytes from `reserved` on. `system`: the folder that has the system's /proc and /sys.
+  Heap(std::shared_ptr<Segment> segment, int rank, size_t reserved, std::string system = "");
 
   // At least `bytes` bytes, aligned to 64; goes back to the heap with the last reference, and the last reference keeps the
   // segment. Null where the arena is full. Throws Error where the machine, or the control group, has no memory left.
@@ -45,15 +44,17 @@ class Heap : public std::enable_shared_from_this<Heap> {
   size_t take_large(size_t bytes);
   size_t take_fresh(size_t bytes);
   void hold(size_t end);
+  size_t hold_huge(size_t end);  // up to where there is memory then, or is to be
   void give(size_t offset, size_t bytes);
   void add_free(size_t offset, size_t bytes);
   void erase_free(std::map<size_t, size_t>::iterator block);
-  std::optional<MemoryLimit> lacks(int64_t wanted);
+  bool can_spare(int64_t bytes);
   void check_limit(int64_t wanted, const char* kind);
 
   static constexpr size_t kNone = SIZE_MAX;
 
   const std::shared_ptr<Segment> segment_;
+  const std::string system_;
   const int rank_;
   std::byte* const base_;
   const size_t end_;
@@ -63,6 +64,7 @@ class Heap : public std::enable_shared_from_this<Heap> {
   const size_t first_;                          // where the heap begins
   size_t held_;                                 // up to here there is memory, or will be at the first touch
   bool asks_for_huge_ = true;                   // until the kernel has said that it has none
+  size_t refused_ = 0;                          // up to here it had none to give when it was asked
   std::map<size_t, size_t> free_by_place_;      // offset to bytes
   std::multimap<size_t, size_t> free_by_size_;  // bytes to offset
   std::vector<size_t> small_[kClasses];
