@@ -195,7 +195,9 @@ class Engine : private Meanwhile {
     const std::span<const Send> sends = rounds.empty() ? std::span<const Send>() : rounds[0].sends;
     plan.replay.note(call_, batch_[0], site_, comm_.rank(), comm_.said(), mine, inlined, sends);
     plan.rest.reset();
-    if (inlined || rounds.size() != 1 || rounds[0].received_bytes(w_.mine) >= kStreamColdBytes) return;
+    // Rows are written through the cache as long as they fit there.
+    const int64_t most = use_of(batch_[0].op) == Use::picked ? kStreamBytes : kStreamColdBytes;
+    if (inlined || rounds.size() != 1 || rounds[0].received_bytes(w_.mine) >= most) return;
     plan.rest = plan.inlined.take_own(rounds[0], comm_.rank(), w_.mine);
   }
 
