@@ -140,25 +140,56 @@ TEST(HugePages, AreNotNeeded) {
   });
 }
 
+// A machine with so much memory, of which half is left.
+class Machine {
+ public:
+  explicit Machine(int64_t available_kib) {
+    std::filesystem::create_directories(root() + "/proc");
+    std::ofstream(root() + "/proc/meminfo")
+        << "MemTotal: " << 2 * available_kib << " kB\nMemAvailable: " << available_kib << " kB\n";
+  }
+  ~Machine() { std::filesystem::remove_all(root()); }
+  Machine(const Machine&) = delete;
+  Machine& operator=(const Machine&) = delete;
+  const std::string& root() const { return root_; }
+
+ private:
+  const std::string root_ = fmt::format("{}tessera-machine.{}", testing::TempDir(), getpid());
+};
+
 // What a rank takes without need others may need.
 TEST(HugePages, AreLeftWhereMemoryIsShort) {
-  const std::string root = fmt::format("{}short_memory.{}", testing::TempDir(), getpid());
-  std::filesystem::create_directories(root + "/proc");
-  const auto with_available = [&](int64_t kib) {
-    std::ofstream(root + "/proc/meminfo") << "MemTotal: 67108864 kB\nMemAvailable: " << kib << " kB\n";
-  };
-  const int ranks = 32;
-  const auto segment = shm::Segment::create(ranks, 16 * kHuge);
-  with_available(24 << 10);
-  const auto heap = std::make_shared<shm::Heap>(segment, 0, 0, root);
+  const auto segment = shm::Segment::create(32, 16 * kHuge);
+  {
+    const Machine machine(24 << 10);
+    const auto heap = std::make_shared<shm::Heap>(segment, 0, 0, machine.root());
+    const auto one = heap->allocate(400 << 10);
+    EXPECT_LE(heap->usage().touched_bytes, 512 << 10);
+    EXPECT_THROW(heap->allocate(25 << 20), Error);
+  }
+  const Machine machine(32 << 20);
+  const auto heap = std::make_shared<shm::Heap>(segment, 1, 0, machine.root());
   const auto one = heap->allocate(400 << 10);
-  EXPECT_LE(heap->usage().touched_bytes, 512 << 10);
-  EXPECT_THROW(heap->allocate(25 << 20), Error);
-  with_available(32 << 20);
-  const auto roomy = std::make_shared<shm::Heap>(segment, 1, 0, root);
-  const auto two = roomy->allocate(400 << 10);
-  EXPECT_TRUE(!kernel_gives_huge_pages() || roomy->usage().touched_bytes == kHuge);
-  std::filesystem::remove_all(root);
+  EXPECT_TRUE(!kernel_gives_huge_pages() || heap->usage().touched_bytes == kHuge);
+}
+
+TEST(Heap, LeavesWhatOtherRanksWerePromised) {
+  const Machine machine(24 << 10);
+  const auto segment = shm::Segment::create(3, 16 * kHuge);
+  const auto heap = std::make_shared<shm::Heap>(segment, 1, 0, machine.root());
+  shm::Place& other = segment->place(0);
+  other.promised = 20 << 20;
+  EXPECT_THROW(heap->allocate(10 << 20), Error);
+  EXPECT_EQ(segment->place(1).promised, 0) << "who was refused claims nothing";
+  other.promised = INT64_MAX;  // a damaged one
+  segment->place(2).promised = INT64_MIN;
+  EXPECT_THROW(heap->allocate(1 << 20), Error);
+  other.ended = 1;
+  const auto ten = heap->allocate(10 << 20);
+  EXPECT_NE(ten, nullptr);
+  const int64_t promised = segment->place(1).promised;
+  EXPECT_GE(promised, 0);
+  EXPECT_LT(promised, 1 << 20) << "what is taken is promised no more";
 }
 
 }  // namespace

@@ -13,7 +13,6 @@
 #include "tensor/coldness.hpp"
 #include "tensor/poison.hpp"
 #include "transport/shm/huge_pages.hpp"
-#include "transport/shm/limits.hpp"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -23,6 +22,7 @@ namespace tessera::shm {
 namespace {
 
 constexpr size_t kPopulate = size_t{256} << 10;  // from here on one call maps fresh pages faster than faults do
+constexpr size_t kStep = size_t{64} << 20;       // is taken at once
 constexpr size_t kFewBytes = size_t{256} << 10;  // a rank that uses no more of its heap takes no huge page
 
 size_t class_of(size_t bytes) { return bytes <= 128 ? 0 : static_cast<size_t>(std::bit_width((bytes - 1) / 128)); }
@@ -109,28 +109,34 @@ size_t Heap::take_fresh(size_t bytes) {
   return offset;
 }
 
-// There is memory up to `end` then. In whole huge pages, where the kernel gives them and the limits leave room for what
-// nobody has asked for yet: on all ranks.
+// There is memory up to `end` then. In steps, so that what is taken already is not promised as well for long.
 void Heap::hold(size_t end) {
   if (end <= held_) return;
   check_limit(static_cast<int64_t>(end - held_), "shared");
+  while (held_ < end) {
+    promise(credit_ + static_cast<int64_t>(end - held_));
+    hold_step(std::min(end, (held_ + kStep) / kHugePage * kHugePage));
+  }
+  promise(credit_);
+}
+
+// In whole huge pages, where the kernel gives them and the limits leave room for what nobody has asked for yet: on all ranks.
+void Heap::hold_step(size_t end) {
   if (end - first_ > kFewBytes) end = hold_huge(end);
-  if (end - held_ >= kPopulate) madvise(base_ + held_, end - held_, MADV_POPULATE_WRITE);
+  const bool at_once = end - held_ >= kPopulate || credit_ < static_cast<int64_t>(kPopulate);
+  if (at_once) madvise(base_ + held_, end - held_, MADV_POPULATE_WRITE);
   held_ = end;
 }
 
 size_t Heap::hold_huge(size_t end) {
   // The first of them may have parts in use, which stay as they are.
   const size_t from = held_ / kHugePage * kHugePage, until = (end + kHugePage - 1) / kHugePage * kHugePage;
-  madvise(base_ + from, until - from,
-          MADV_HUGEPAGE);  // where the system's setting wants to be asked so: older kernels too
-  const auto more = static_cast<int64_t>(until - end);
-  if (!asks_for_huge_ || end <= refused_ || !can_spare(more)) return end;
+  madvise(base_ + from, until - from, MADV_HUGEPAGE);  // where the setting wants to be asked so, on older kernels too
+  if (!asks_for_huge_ || end <= refused_ || !can_spare(static_cast<int64_t>(until - end))) return end;
   const Huge huge = ask_for_huge_pages(base_ + from, until - from);
   if (huge == Huge::given) return until;
   asks_for_huge_ = huge != Huge::never;
   refused_ = until;  // not again at each step within these
-  credit_ += more;
   return end;
 }
 
@@ -176,6 +182,7 @@ void Heap::check_private(int64_t bytes) {
   const auto check = [&] {
     std::lock_guard lock(guard_);
     check_limit(bytes, "private");
+    promise(credit_);
   };
   try {
     check();
@@ -185,29 +192,45 @@ void Heap::check_private(int64_t bytes) {
   }
 }
 
+// With what other ranks were promised, and may take at any time, left out; and what all need for themselves.
+MemoryLimit Heap::limit_for_this() const {
+  MemoryLimit limit = memory_limit(system_);
+  const auto ranks = static_cast<int64_t>(segment_->ranks());
+  const auto leave = [&](int64_t bytes) {
+    limit.available_bytes -= std::clamp<int64_t>(bytes, 0, std::max<int64_t>(limit.available_bytes, 0));
+  };
+  leave(std::min(ranks << 20, limit.tightest_bytes / 64));
+  for (int r = 0; r < segment_->ranks(); ++r) {
+    const Place& other = segment_->place(r);
+    if (r != rank_ && other.ended.load(std::memory_order_relaxed) == 0) leave(other.promised.load());
+  }
+  return limit;
+}
+
 // Memory that is not there is a kill or a SIGBUS at the first touch. Asking takes longer than a small call, so an
-// answer is good for an eighth of what was there, shared by the ranks.
+// answer is good for a part of what was there. What a rank wants it says before it looks again: of two that ask at once,
+// each sees the other.
 void Heap::check_limit(int64_t wanted, const char* kind) {
   if (wanted <= credit_) {
     credit_ -= wanted;
     return;
   }
-  const MemoryLimit limit = memory_limit(system_);
+  MemoryLimit limit = limit_for_this();
+  if (wanted <= limit.available_bytes) {  // else nobody else has to see it
+    promise(credit_ + wanted);
+    limit = limit_for_this();
+  }
   if (wanted > limit.available_bytes) {
+    promise(credit_);
     throw Error(
         fmt::format("rank {} needs {} bytes of {} memory, but {} has {} left of {}. Use fewer or smaller tensors, "
                     "or raise the limit",
                     rank_, wanted, kind, limit.tightest, limit.available_bytes, limit.tightest_bytes));
   }
-  credit_ = (limit.available_bytes - wanted) / 8 / segment_->ranks();
+  credit_ = (limit.available_bytes - wanted) / 64 / segment_->ranks();
 }
 
-// Takes them from the credit, of which every rank has as much.
-bool Heap::can_spare(int64_t bytes) {
-  if (bytes > credit_) credit_ = std::max(credit_, memory_limit(system_).available_bytes / 8 / segment_->ranks());
-  if (bytes > credit_) return false;
-  credit_ -= bytes;
-  return true;
-}
+// Of an eighth of what there is, of which every rank has as much.
+bool Heap::can_spare(int64_t bytes) const { return bytes <= limit_for_this().available_bytes / 8 / segment_->ranks(); }
 
 }  // namespace tessera::shm

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "transport/shm/limits.hpp"
 #include "transport/shm/segment.hpp"
 
 namespace tessera::shm {
@@ -44,12 +45,15 @@ class Heap : public std::enable_shared_from_this<Heap> {
   size_t take_large(size_t bytes);
   size_t take_fresh(size_t bytes);
   void hold(size_t end);
+  void hold_step(size_t end);
   size_t hold_huge(size_t end);  // up to where there is memory then, or is to be
   void give(size_t offset, size_t bytes);
   void add_free(size_t offset, size_t bytes);
   void erase_free(std::map<size_t, size_t>::iterator block);
-  bool can_spare(int64_t bytes);
+  bool can_spare(int64_t bytes) const;
   void check_limit(int64_t wanted, const char* kind);
+  MemoryLimit limit_for_this() const;
+  void promise(int64_t bytes) const { segment_->place(rank_).promised.store(bytes, std::memory_order_seq_cst); }
 
   static constexpr size_t kNone = SIZE_MAX;
 

@@ -35,6 +35,8 @@ struct alignas(128) Place {
   std::atomic<uint32_t> joined{0};  // 2: the identity is there
   Identity identity;
   char last_words[1024] = {};  // the exception that nobody caught
+  // Of memory that its heap may take, and has not taken yet: others leave that alone.
+  std::atomic<int64_t> promised{0};
   // By whoever has something for the rank, which sleeps on it.
   alignas(128) std::atomic<uint32_t> bell{0};
   std::atomic<uint32_t> sleepers{0};
