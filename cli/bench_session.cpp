@@ -232,7 +232,7 @@ std::vector<std::string> Session::ask(const std::string& name, const std::string
 
 // The launcher tells more than the channel: its last words are waited for.
 void Session::lost(Player& player, const std::string& what) {
-  const auto deadline = Clock::now() + std::chrono::seconds(2);
+  const auto deadline = Clock::now() + std::chrono::seconds(10);
   while (!player.running.empty() && Clock::now() < deadline) {
     reap(player);
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
