@@ -11,26 +11,20 @@ namespace tessera::detail {
 template <class Fn, class End>
 void run_guarded(CommState& comm, int64_t call, Fn&& fn, End&& end) {
   const auto failure = [&] { return fmt::format("{}: rank {} failed", to_string(comm.call_name(call)), comm.rank()); };
-  const auto give_up = [&](const char* why) {
-    comm.abort(fmt::format("{}: {}", failure(), why));
-    end(why);
-  };
   try {
     fn();
   } catch (Error& e) {
-    if (e.collective()) {
-      end(e.what());
-      throw;
+    if (!e.collective()) {
+      comm.abort(fmt::format("{}: {}", failure(), e.what()));
+      e.add_context(failure());
     }
-    comm.abort(fmt::format("{}: {}", failure(), e.what()));
-    e.add_context(failure());
     end(e.what());
     throw;
-  } catch (const std::exception& e) {
-    give_up(e.what());
-    throw;
   } catch (...) {
-    give_up("an exception that is no std::exception");
+    std::string why;
+    kind_of(std::current_exception(), why);
+    comm.abort(fmt::format("{}: {}", failure(), why));
+    end(why.c_str());
     throw;
   }
   end(nullptr);

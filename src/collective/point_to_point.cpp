@@ -70,11 +70,10 @@ class PairTask : public detail::Task {
   void heed_hook() {
     try {
       call_wait_hook();
-    } catch (const std::exception& e) {
-      give_up(e.what());
-      throw;
     } catch (...) {
-      give_up("an exception that is no std::exception");
+      std::string why;
+      detail::kind_of(std::current_exception(), why);
+      give_up(why.c_str());
       throw;
     }
   }
