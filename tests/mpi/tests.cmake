@@ -188,6 +188,7 @@ if(TESSERA_MPIRUN AND TARGET tessera_cli)
     PASS_REGULAR_EXPRESSION "rank 1 of 2 is right")
   foreach(mpi openmpi mpich)
     if(TARGET bench_player_${mpi})
+      add_dependencies(mpi_plain bench_player_${mpi})  # players are no part of `all`
       add_test(NAME mpi.bench_${mpi}
                COMMAND tessera_cli bench all_gather --transport ${mpi} --ranks 3 --sizes 1KiB,64KiB --dims 0,1
                        --against ${mpi}-raw --seconds 0.05 --output recycled,trusted)
