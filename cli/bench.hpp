@@ -22,6 +22,7 @@ struct BenchOptions {
   std::vector<std::string> memory;  // empty: what suits the transport
   std::vector<std::string> output;
   bool rewrite = false;  // inputs, before each call
+  bool read = false;     // outputs, after each call
   double seconds = 0.5;  // for each contender and case
   std::string python;    // empty: $TESSERA_PYTHON, or python3
   std::string json_path, svg_path;

@@ -110,6 +110,7 @@ void add_options(CLI::App& command, BenchOptions& options) {
        one_of({"recycled", "fresh", "given", "trusted"}))
       ->type_name("O,…");
   command.add_flag("--rewrite", options.rewrite, "Every rank writes to its input before each call, in the time of it");
+  command.add_flag("--read", options.read, "Every rank reads its output after each call, in the time of it");
   command.add_option("--seconds", options.seconds, "For each contender and case; 0.5 if not given")
       ->check(seconds_above_zero())
       ->type_name("S");

@@ -1,13 +1,13 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <string>
 #include <thread>
 
 #include "bench.hpp"
+#include "tensor/cache.hpp"
 
 namespace tessera::cli {
 namespace {
@@ -23,19 +23,6 @@ std::string field(const char* path, const std::string& key) {
   return {};
 }
 
-int64_t last_level_cache() {
-  int64_t largest = 0;
-  for (int index = 0; index < 8; ++index) {
-    std::ifstream file("/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(index) + "/size");
-    int64_t size = 0;
-    char unit = 0;
-    if (!(file >> size)) continue;
-    file >> unit;
-    largest = std::max(largest, size * (unit == 'K' ? 1 << 10 : unit == 'M' ? 1 << 20 : 1));
-  }
-  return largest > 0 ? largest : int64_t{32} << 20;
-}
-
 }  // namespace
 
 Machine this_machine() {
@@ -46,7 +33,7 @@ Machine this_machine() {
   if (machine.cpu.empty()) machine.cpu = names.machine;
   machine.kernel = std::string(names.sysname) + " " + names.release;
   machine.cores = static_cast<int>(std::thread::hardware_concurrency());
-  machine.cache_bytes = last_level_cache();
+  machine.cache_bytes = last_level_cache_bytes();
   machine.available_bytes = std::atoll(field("/proc/meminfo", "MemAvailable").c_str()) * 1024;
   std::ifstream("/proc/loadavg") >> machine.load;
   return machine;

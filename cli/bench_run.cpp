@@ -276,6 +276,7 @@ class Bench {
     layout.memory = report_.contenders[i].memory;
     layout.output = report_.contenders[i].output;
     layout.rewrite = report_.options.rewrite;
+    layout.read = report_.options.read;
     session_.ask(names_[i], bench::to_line(layout));
     record.add(take_turn(session_, names_[i], 1, 1, true), false);
     const auto samples = static_cast<int64_t>(report_.options.seconds * 1e9 / std::max(1.0, record.usual_ns));

@@ -72,8 +72,9 @@ class Table {
       while (end < report_.rows.size() && shape_text(report_.rows[end].what) == shape) ++end;
       const Contender& c = report_.contenders[ours];
       line("");
-      line("{}: {}; input {}{}, output {}", report_.options.op, shape, c.memory,
-           report_.options.rewrite ? ", written before each call" : "", c.output);
+      line("{}: {}; input {}{}, output {}{}", report_.options.op, shape, c.memory,
+           report_.options.rewrite ? ", written before each call" : "", c.output,
+           report_.options.read ? ", read after each call" : "");
       table(ours, begin, end);
       begin = end;
     }
@@ -187,6 +188,7 @@ std::string to_json(const BenchReport& report) {
                               {"op", report.options.op},
                               {"ranks", report.options.ranks},
                               {"rewrite", report.options.rewrite},
+                              {"read", report.options.read},
                               {"transport", report.options.transport},
                               {"ratio_is", "their best time over ours"},
                               {"notes", report.notes}};

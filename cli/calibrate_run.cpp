@@ -19,7 +19,7 @@
 #include "collective/moves.hpp"
 #include "comm/board.hpp"
 #include "progress.hpp"
-#include "tensor/copy_kernels.hpp"
+#include "tensor/cache.hpp"
 
 namespace tessera::cli {
 namespace {
@@ -204,7 +204,9 @@ class Calibration {
     // `whole`: the bytes of the tensor for each that the busiest rank is to receive.
     const auto add = [&](StepKind kind, const Placement& from, const Placement& to, double whole, auto&& fits) {
       const auto part = [&](const Placement& p) { return p.kind == Placement::Kind::shard ? whole / n : whole; };
-      for (const double bytes : measured_sizes(most, kInlineBoxesBytes / part(from), kStreamBytes / part(to))) {
+      const int64_t streams = from.kind == Placement::Kind::partial ? sum_stream_bytes() : copy_stream_bytes();
+      const auto jump = static_cast<double>(streams) / part(to);
+      for (const double bytes : measured_sizes(most, kInlineBoxesBytes / part(from), jump)) {
         const Dims shape = matrix(bytes * whole, axis.ranks());
         if (!fits(bytes_of_shape(shape))) continue;
         cases.push_back(one_step(kind, a, bytes_of_shape(shape) / whole, along(axis, from, shape),
@@ -228,7 +230,8 @@ class Calibration {
   std::vector<FitCase> fit_cases() const {
     std::vector<FitCase> cases;
     for (size_t a = 0; a < report_.axes.size(); ++a) add_fit_cases(cases, a);
-    for (const double bytes : measured_sizes(static_cast<double>(most_bytes_), kInlineBoxesBytes, kStreamBytes)) {
+    const auto jump = static_cast<double>(copy_stream_bytes());
+    for (const double bytes : measured_sizes(static_cast<double>(most_bytes_), kInlineBoxesBytes, jump)) {
       const int receivers = ranks_ / 2;
       const Dims shape = matrix(bytes * receivers, receivers);
       cases.push_back(one_step(StepKind::direct, report_.axes.size(), bytes_of_shape(shape) / receivers,

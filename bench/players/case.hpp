@@ -79,6 +79,7 @@ struct Case {
   std::string memory = {};            // of tessera's input and output; the others do not look at it
   std::string output = {};
   bool rewrite = false;  // every rank writes to its input before each call, as part of it
+  bool read = false;     // and reads its output after it
 
   int ranks() const { return static_cast<int>(extents.size()); }
   int64_t extent(int rank) const { return extents[static_cast<size_t>(rank)]; }
@@ -92,7 +93,7 @@ inline std::string to_line(const Case& c) {
   return std::string("case op=") + name_of(c.op) + " dim=" + std::to_string(c.dim) +
          " across=" + std::to_string(c.across) + " extents=" + join(c.extents) + " counts=" + join(c.counts) +
          " sets=" + std::to_string(c.sets) + " memory=" + c.memory + " output=" + c.output +
-         " rewrite=" + (c.rewrite ? "1" : "0");
+         " rewrite=" + (c.rewrite ? "1" : "0") + " read=" + (c.read ? "1" : "0");
 }
 
 inline Case to_case(const Line& line) {
@@ -104,7 +105,8 @@ inline Case to_case(const Line& line) {
           .sets = line.number("sets"),
           .memory = line.word("memory"),
           .output = line.word("output"),
-          .rewrite = line.number("rewrite") != 0};
+          .rewrite = line.number("rewrite") != 0,
+          .read = line.number("read") != 0};
 }
 
 // A box of the global matrix, stored row by row.

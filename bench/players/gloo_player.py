@@ -70,7 +70,7 @@ class Case:
     def __init__(self, words, rank):
         self.op, self.rank = words["op"], rank
         self.dim, self.across, self.sets = int(words["dim"]), int(words["across"]), int(words["sets"])
-        self.rewrite = int(words["rewrite"]) != 0
+        self.rewrite, self.read = int(words["rewrite"]) != 0, int(words["read"]) != 0
         self.extents = [int(e) for e in words["extents"].split(",")]
         self.ranks, self.total = len(self.extents), sum(self.extents)
         counts = [int(c) for c in words["counts"].split(",") if c]
@@ -132,6 +132,8 @@ class Case:
             dist.all_reduce(out)
             if self.op == "reduce_scatter":
                 out = out.split(self.extents)[self.rank]
+        if self.read:
+            out.reshape(-1)[::16].sum()
         self.outputs[set_] = out
 
     def poison(self):

@@ -114,18 +114,28 @@ class Play {
       const int64_t set = calls_++ % case_.sets;
       if (case_.rewrite) rewrite(set);
       player_.call(set);
+      if (case_.read) read(set);
     }
     const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - start;
     return took.count() / static_cast<double>(inner);
   }
 
+  static constexpr int64_t kLineElements = 64 / sizeof(float);
+
   // One element of each line of the input, with what it is: no other core has that line then.
   void rewrite(int64_t set) {
-    constexpr int64_t kLineElements = 64 / sizeof(float);
     volatile float* const data = player_.input(set);
     if (data == nullptr) return;
     const int64_t elements = input_of(case_, rank_).elements();
     for (int64_t i = 0; i < elements; i += kLineElements) data[i] = data[i];
+  }
+
+  // One element of each line of the output.
+  void read(int64_t set) {
+    const volatile float* const data = player_.output(set);
+    if (data == nullptr) return;
+    const int64_t elements = output_elements(case_, rank_);
+    for (int64_t i = 0; i < elements; i += kLineElements) static_cast<void>(data[i]);
   }
 
   // So that what an earlier call left cannot pass for the result of this turn.

@@ -8,6 +8,7 @@
 #include "collective/state_call.hpp"
 #include "collective/tally.hpp"
 #include "comm/comm_state.hpp"
+#include "tensor/cache.hpp"
 
 namespace tessera::detail {
 namespace {
@@ -196,7 +197,7 @@ class Engine : private Meanwhile {
     plan.replay.note(call_, batch_[0], site_, comm_.rank(), comm_.said(), mine, inlined, sends);
     plan.rest.reset();
     // Rows are written through the cache as long as they fit there.
-    const int64_t most = use_of(batch_[0].op) == Use::picked ? kStreamBytes : kStreamColdBytes;
+    const int64_t most = use_of(batch_[0].op) == Use::picked ? 4 * kNearBytes : kNearBytes;
     if (inlined || rounds.size() != 1 || rounds[0].received_bytes(w_.mine) >= most) return;
     plan.rest = plan.inlined.take_own(rounds[0], comm_.rank(), w_.mine);
   }

@@ -92,9 +92,6 @@ struct Move {
   mutable Prepared prepared;
   // What this rank writes in it, of its tensors `mine`.
   int64_t received_bytes(std::span<const Tensor> mine) const;
-  // How large a job that is: so many bytes, or as many as go around the cache where those tensors are in no cache. (Not sums:
-  // another round may read those at once.)
-  int64_t job_bytes(std::span<const Tensor> mine) const;
 };
 
 // What is known beforehand of an all_gather that the caller vouches for.

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "tensor/cache.hpp"
+
 namespace tessera {
 namespace {
 
@@ -83,7 +85,7 @@ void copy_bytes(std::byte* dst, const std::byte* src, int64_t bytes, bool stream
 PreparedCopy::PreparedCopy(const View& dst, const ConstView& src, int64_t total_bytes) {
   const int64_t element_bytes = size_bytes(dst.dtype);
   bytes_ = dst.elements() * element_bytes;
-  stream_ = std::max(total_bytes, bytes_) >= kStreamBytes;
+  stream_ = std::max(total_bytes, bytes_) >= copy_stream_bytes();
   if (bytes_ == 0 || (is_row_major(dst) && is_row_major(src))) return;
   nest_.emplace(dst.shape, std::array{operand_of(dst), operand_of(src)});
   const int64_t run_bytes = take_run(*nest_, element_bytes);

@@ -7,12 +7,6 @@
 
 namespace tessera {
 
-// From this size of a job on, results go around the cache: they would only push out what is still to be read. Measured:
-// below it is no gain; from here on it is one even where few buffers are used again and results are read at once.
-inline constexpr int64_t kStreamBytes = int64_t{2} << 20;
-// From here on, where what it writes to is in no cache anyway (coldness.hpp).
-inline constexpr int64_t kStreamColdBytes = int64_t{512} << 10;
-
 // planes × rows runs of run_bytes each; strides in bytes, of any sign.
 struct Plane {
   int64_t run_bytes;

@@ -13,7 +13,6 @@
 
 #include <tessera/error.hpp>
 
-#include "tensor/coldness.hpp"
 #include "tensor/poison.hpp"
 
 namespace tessera::pool {
@@ -141,7 +140,6 @@ std::shared_ptr<void> allocate(int64_t bytes) {
   if (bytes >= kPooled) {
     const int64_t rounded = round_up_to_class(bytes);
     void* data = the_pool().take(rounded);
-    note_block(data, rounded);
     return {data, [](void* block) { the_pool().give(block); }};
   }
   const int64_t rounded = (std::max<int64_t>(bytes, 1) + kAlign - 1) / kAlign * kAlign;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "tensor/cache.hpp"
 #include "tensor/copy.hpp"
 #include "tensor/copy_kernels.hpp"
 #include "tensor/loop_nest.hpp"
@@ -42,20 +43,28 @@ std::byte* scratch(size_t bytes) {
   return memory[0].line;
 }
 
+// One kernel does it all, and no block is needed.
+bool is_one_fold(Reduction reduction, DType dtype, size_t terms) {
+  return terms > 1 && terms <= kFold && combines_in_parts(reduction, dtype);
+}
+
 // Combines blocks of all terms: the tree of Reduction, evaluated depth first.
 class BlockTree {
  public:
-  BlockTree(DType dtype, Reduction reduction, size_t terms, const Dims& axes)
+  BlockTree(DType dtype, Reduction reduction, size_t terms, const Dims& axes, int64_t job_bytes)
       : axes_(axes),
         kernels_(reduce_kernels(dtype, reduction.op)),
         reduction_(reduction),
         terms_(terms),
         element_bytes_(size_bytes(dtype)),
+        one_fold_(is_one_fold(reduction, dtype, terms)),
+        near_(job_bytes < kNearBytes),
         memory_(scratch((kFirstLevel + 2 * (static_cast<size_t>(std::bit_width(terms)) + axes.size())) * kBlockBytes)) {
   }
 
   int64_t max_elements() const { return kBlockBytes / std::max(element_bytes_, kernels_.accumulator_bytes); }
   int64_t step_elements() const { return max_elements() * kStepBytes / kBlockBytes; }
+  bool one_fold() const { return one_fold_; }
 
   // Where a term, and the result, can be put that does not lie together in
   // memory.
@@ -109,12 +118,12 @@ class BlockTree {
       const bool fused = n > 1 && kernels_.fold_elements[0] != nullptr;
       for (size_t k = 0; k < n; ++k) in[k] = fused ? fetch(first + k) : leaf(fetch(first + k), k, count);
       if (n == 1) return in[0];
-      (fused ? kernels_.fold_elements : fold)[n - 2](out, in, count);
+      (fused ? kernels_.fold_elements : fold)[n - 2](out, in, count, near_);
     } else {
       const size_t left = left_of(n);
       in[0] = subtree(first, left, free + 1, slot(free), count, fetch);
       in[1] = subtree(first + left, n - left, free + 2, slot(free + 1), count, fetch);
-      fold[0](out, in, count);
+      fold[0](out, in, count, true);  // of blocks
     }
     return out;
   }
@@ -148,11 +157,13 @@ class BlockTree {
   Reduction reduction_;
   size_t terms_;
   int64_t element_bytes_;
+  bool one_fold_, near_;
   std::byte* memory_;
 };
 
 void reduce_contiguous(const View& dst, std::span<const ConstView> terms, const BlockTree& tree, bool stream) {
-  const int64_t size = size_bytes(dst.dtype), elements = dst.elements(), step = tree.step_elements();
+  const int64_t size = size_bytes(dst.dtype), elements = dst.elements();
+  const int64_t step = tree.one_fold() && !stream ? std::max<int64_t>(elements, 1) : tree.step_elements();
   // The first step ends with a line, so that the others begin with one.
   const auto before_line = static_cast<int64_t>(-reinterpret_cast<uintptr_t>(dst.data) % kLine) / size;
   int64_t count = before_line > 0 ? before_line : step;
@@ -239,7 +250,7 @@ class BoxedReduce {
     };
     std::byte* const dst = dst_.data + offset(0, at);
     if (is_dense(0, extent)) {
-      tree_.evaluate(dst, count, total_bytes_ >= kStreamBytes, fetch);
+      tree_.evaluate(dst, count, total_bytes_ >= sum_stream_bytes(), fetch);
     } else {
       tree_.evaluate(tree_.result_slot(), count, false, fetch);
       copy_box(strided(dst, 0, extent), packed(tree_.result_slot(), extent), total_bytes_);
@@ -296,14 +307,13 @@ bool combines_in_parts(Reduction reduction, DType dtype) {
 
 PreparedSum::PreparedSum(const View& dst, std::span<const ConstView> terms, Reduction reduction, const Dims& axes)
     : elements_(dst.elements()), dst_(dst), terms_(terms.begin(), terms.end()), reduction_(reduction), axes_(axes) {
-  const bool one_fold = terms.size() > 1 && terms.size() <= kFold && combines_in_parts(reduction, dst.dtype);
-  const bool streams = elements_ * size_bytes(dst.dtype) >= kStreamBytes;
-  if (one_fold && !streams && lie_together(dst, terms))
+  const bool near = elements_ * size_bytes(dst.dtype) < kNearBytes;
+  if (near && is_one_fold(reduction, dst.dtype, terms.size()) && lie_together(dst, terms))
     fold_ = reduce_kernels(dst.dtype, reduction.op).fold[terms.size() - 2];
 }
 
 void PreparedSum::run(std::byte* dst, const std::byte* const* terms) {
-  if (fold_ != nullptr) return fold_(dst, terms, elements_);
+  if (fold_ != nullptr) return fold_(dst, terms, elements_, true);
   dst_.data = dst;
   for (size_t i = 0; i < terms_.size(); ++i) terms_[i].data = terms[i];
   reduce_boxes(dst_, terms_, reduction_, 0, axes_);
@@ -311,14 +321,15 @@ void PreparedSum::run(std::byte* dst, const std::byte* const* terms) {
 
 void reduce_boxes(const View& dst, std::span<const ConstView> terms, Reduction reduction, int64_t total_bytes,
                   const Dims& axes) {
-  const BlockTree tree(dst.dtype, reduction, terms.size(), axes);
   const int64_t job_bytes = std::max(total_bytes, dst.elements() * size_bytes(dst.dtype));
+  const bool streams = job_bytes >= sum_stream_bytes();
+  const BlockTree tree(dst.dtype, reduction, terms.size(), axes, job_bytes);
   if (lie_together(dst, terms)) {
-    reduce_contiguous(dst, terms, tree, job_bytes >= kStreamBytes);
+    reduce_contiguous(dst, terms, tree, streams);
   } else {
     BoxedReduce(dst, terms, tree, job_bytes).run();
   }
-  if (job_bytes >= kStreamBytes) flush_stream();
+  if (streams) flush_stream();
 }
 
 }  // namespace tessera

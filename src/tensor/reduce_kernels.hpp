@@ -12,8 +12,8 @@ namespace tessera {
 // Counts are in elements; no pointer need be aligned. out may be one of the
 // inputs, else it must not overlap them.
 struct ReduceKernels {
-  // out = 2, 3 or 4 accumulators combined: a b, (a b) c, (a b) (c d).
-  using Fold = void (*)(std::byte* out, const std::byte* const* in, int64_t count);
+  // out = 2, 3 or 4 accumulators combined: a b, (a b) c, (a b) (c d). near: some cache holds what is read, so it seems.
+  using Fold = void (*)(std::byte* out, const std::byte* const* in, int64_t count, bool near);
   using Convert = void (*)(std::byte* out, const std::byte* in, int64_t count);
   using Scale = void (*)(std::byte* out, const std::byte* in, int64_t count, double factor);
 

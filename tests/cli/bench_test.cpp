@@ -108,11 +108,13 @@ std::vector<std::string> with(std::vector<std::string> words, const std::vector<
 
 const std::vector<std::string> kSmallProcesses = {"--against", "none", "--sizes", "1KiB,20KiB", "--seconds", "0.01"};
 
-TEST_F(Bench, InputsAreWrittenBeforeEachCallIfAsked) {
+TEST_F(Bench, InputsAreWrittenBeforeEachCallAndOutputsReadAfterItIfAsked) {
   for (const char* op : {"redistribute", "broadcast", "all_reduce"}) {
-    ASSERT_EQ(run(with({op, "--rewrite", "--json", file("json")}, kSmall)), 0) << err();
+    ASSERT_EQ(run(with({op, "--rewrite", "--read", "--json", file("json")}, kSmall)), 0) << err();
     EXPECT_NE(out().find("written before each call"), std::string::npos) << out();
+    EXPECT_NE(out().find("read after each call"), std::string::npos) << out();
     EXPECT_EQ(nlohmann::json::parse(read_file(file("json")))["rewrite"], true);
+    EXPECT_EQ(nlohmann::json::parse(read_file(file("json")))["read"], true);
   }
 }
 

@@ -12,6 +12,7 @@
 #include <hwy/targets.h>
 
 #include "support/definition.hpp"
+#include "tensor/cache.hpp"
 
 namespace tessera {
 namespace {
@@ -142,6 +143,7 @@ TEST_P(Reduce, IsTheTreeOfItsDefinitionOnEveryInstructionSet) {
         };
         on_every_target([&](const char* target) {
           for (int64_t length = 0; length <= 70; ++length) check(length, 0, target);
+          check(1000, kNearBytes, target);
           check(1000, kStreamedSum, target);
           check(kMost, 0, target);
         });
@@ -199,7 +201,7 @@ TEST_P(Reduce, StridedOperands) {
     for (const Operand& operand : operands) terms.push_back(operand.view);
     const std::vector<ConstView> const_terms(terms.begin(), terms.end());
     for (const Dims& strides : {row_major_strides, padded, transposed, sparse}) {
-      for (int64_t total_bytes : {int64_t{0}, kStreamedSum}) {
+      for (int64_t total_bytes : {int64_t{0}, kNearBytes, kStreamedSum}) {
         Operand out(dtype, shape, strides, 0, room, 9);
         const std::vector<std::byte> again = prepared(out.bytes, out.view, const_terms, ReduceOp::sum);
         reduce_boxes(out.view, const_terms, ReduceOp::sum, total_bytes);
@@ -215,7 +217,7 @@ TEST_P(Reduce, IntoOneOfItsTermsUnaligned) {
   for (const Dims& strides : {Dims{50, 1}, Dims{60, 1}, Dims{1, 60}}) {
     for (size_t n : {1, 2, 3, 5, 11}) {
       for (size_t target : {size_t{0}, n / 2, n - 1}) {
-        for (int64_t total_bytes : {int64_t{0}, kStreamedSum}) {
+        for (int64_t total_bytes : {int64_t{0}, kNearBytes, kStreamedSum}) {
           std::vector<std::vector<std::byte>> memory, before;
           std::vector<View> terms;
           for (size_t k = 0; k < n; ++k) {

@@ -10,7 +10,6 @@
 #include <tessera/error.hpp>
 #include <tessera/pool.hpp>
 
-#include "tensor/coldness.hpp"
 #include "tensor/poison.hpp"
 #include "transport/shm/huge_pages.hpp"
 
@@ -57,7 +56,6 @@ std::shared_ptr<std::byte> Heap::allocate(int64_t bytes) {
     live_ += static_cast<int64_t>(size);
     unpoison(base_ + offset, size);
   }
-  if (size > kSmall) note_block(base_ + offset, static_cast<int64_t>(size));
   return {base_ + offset, [heap = shared_from_this(), offset, size](std::byte*) { heap->give(offset, size); }};
 }
 

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "comm/agreement.hpp"
+#include "tensor/cache.hpp"
 #include "tensor/copy.hpp"
 #include "tensor/reduce.hpp"
 #include "tensor/strided.hpp"
@@ -261,10 +262,10 @@ void ShmTransport::receive_all(const Move& move, std::span<const Tensor> mine, c
                                Deadline deadline) {
   auto& prepared = move.prepared.what;
   if (prepared != nullptr && mirrors_.empty()) {
-    if (static_cast<const ReadyReads*>(prepared.get())->run(*world_, members_, mapper_, mine, peers)) return;
+    if (static_cast<ReadyReads*>(prepared.get())->run(*world_, members_, mapper_, mine, peers)) return;
   }
   list_fills(move, peers);
-  const int64_t total_bytes = move.job_bytes(mine);
+  const int64_t total_bytes = move.received_bytes(mine);
   for (const Receive& receive : move.receives) {
     const View target = view_of(mine[static_cast<size_t>(receive.tensor)]).box(receive.box);
     sources_.clear();
@@ -287,7 +288,7 @@ void ShmTransport::receive_all(const Move& move, std::span<const Tensor> mine, c
     else reduce(target, sources_, receive, total_bytes, deadline);
   }
   while (fill_next()) {}
-  if (prepared == nullptr && total_bytes < kStreamColdBytes && ReadyReads::fits(move, rank(), peers)) {
+  if (prepared == nullptr && total_bytes < kNearBytes && ReadyReads::fits(move, rank(), peers)) {
     prepared = std::make_shared<ReadyReads>(move, rank(), mine, peers);
   }
 }

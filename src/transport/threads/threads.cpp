@@ -40,7 +40,7 @@ ThreadsTransport::ThreadsTransport(std::shared_ptr<Group> group, int rank)
     : BoardTransport(group->board(rank), group->probe()), group_(std::move(group)) {}
 
 void ThreadsTransport::receive_all(const Move& move, std::span<const Tensor> mine, const PeerTensors& peers, Deadline) {
-  const int64_t total_bytes = move.job_bytes(mine);
+  const int64_t total_bytes = move.received_bytes(mine);
   for (const Receive& receive : move.receives) {
     const View target = view_of(mine[static_cast<size_t>(receive.tensor)]).box(receive.box);
     terms_.clear();
