@@ -163,6 +163,40 @@ TEST(Ways, SumsOfManyPieces) {
   }
 }
 
+// From the second time on what was worked out is used again, as long as all terms lie in the heap.
+TEST(Ways, SumsAgainWhereverTheirTermsLie) {
+  const auto program = [](Comm& comm) {
+    const int n = comm.size();
+    const std::vector<int64_t> some = {200 * n, 64}, other = {64, 200 * n};
+    for (const ReduceOp op : {ReduceOp::sum, ReduceOp::max, ReduceOp::avg}) {
+      for (const DType dtype : {DType::f32, DType::bf16}) {
+        for (int turn = 0; turn < 9; ++turn) {
+          // Of rank r r + 1 times as much; whole numbers that bfloat16 has.
+          const auto value_of = [&](int factor) {
+            return [factor, turn](std::span<const int64_t> at) {
+              return static_cast<float>(factor) * static_cast<float>((at[0] * 3 + at[1] + turn) % 8);
+            };
+          };
+          const bool ordinary = turn == 4 && comm.rank() == 0, turned = turn >= 6;
+          Tensor x =
+              ordinary ? Tensor::empty(dtype, turned ? other : some) : comm.allocate(dtype, turned ? other : some);
+          if (turned) x = x.transpose(0, 1);
+          x.fill(value_of(comm.rank() + 1));
+          const int total = op == ReduceOp::max ? n : n * (n + 1) / 2;
+          const Tensor expected = Tensor::empty(dtype, some);
+          expected.fill([&](std::span<const int64_t> at) {
+            const float v = value_of(total)(at);
+            return op == ReduceOp::avg ? v / static_cast<float>(n) : v;
+          });
+          ASSERT_TRUE(reduce_scatter(comm, x, 0, {}, op).equals(expected.narrow(0, 200 * comm.rank(), 200))) << turn;
+          ASSERT_TRUE(all_reduce(comm, x, op).equals(expected)) << turn;
+        }
+      }
+    }
+  };
+  for (const int ranks : {1, 2, 3, 4, 7}) run_processes_well(ranks, program);
+}
+
 TEST(Ways, AFullHeapIsNoError) {
   run_processes_well(2,
                      [](Comm& comm) {
