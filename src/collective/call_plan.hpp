@@ -1,8 +1,6 @@
 // What the engine keeps of a call for the next one.
 #pragma once
 
-#include <optional>
-
 #include "collective/arrange.hpp"
 #include "collective/inlined.hpp"
 #include "collective/moves.hpp"
@@ -23,7 +21,6 @@ struct CallPlan {
   Stats counted;  // what its moves add to the statistics
   InlinedMove inlined;
   Replay replay;
-  std::optional<Move> rest;  // of a replay in one round that is not inlined: what `inlined` has not
   bool has_result = false;   // of a replay, on this rank
   int64_t result_bytes = 0;  // of such as it recycles
 };

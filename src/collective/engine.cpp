@@ -8,7 +8,6 @@
 #include "collective/state_call.hpp"
 #include "collective/tally.hpp"
 #include "comm/comm_state.hpp"
-#include "tensor/cache.hpp"
 
 namespace tessera::detail {
 namespace {
@@ -107,8 +106,7 @@ class Engine : private Meanwhile {
     w_.mine.push_back(*asked_->x);
     w_.mine.push_back(outcomes_[0].tensor);
     add_scratch(plan);
-    if (plan.rest && !is_callers()) move_rounds(plan, {&*plan.rest, 1});
-    else move_rounds(plan, plan.rounds.all());
+    move_rounds(plan, plan.rounds.all());
     return true;
   }
 
@@ -121,7 +119,7 @@ class Engine : private Meanwhile {
     begin();
     if (is_callers() || !outcomes_[0].tensor.defined()) return;
     std::byte* const memory[] = {asked_->x->data(), outcomes_[0].tensor.data()};
-    replayed_->inlined.run_own(memory);
+    if (replayed_->replay.inlined()) replayed_->inlined.run_own(memory);
   }
 
   // Whether what a replay writes to is the caller's.
@@ -195,11 +193,6 @@ class Engine : private Meanwhile {
     const auto rounds = plan.rounds.all();
     const std::span<const Send> sends = rounds.empty() ? std::span<const Send>() : rounds[0].sends;
     plan.replay.note(call_, batch_[0], site_, comm_.rank(), comm_.said(), mine, inlined, sends);
-    plan.rest.reset();
-    // Rows are written through the cache as long as they fit there.
-    const int64_t most = use_of(batch_[0].op) == Use::picked ? 4 * kNearBytes : kNearBytes;
-    if (inlined || rounds.size() != 1 || rounds[0].received_bytes(w_.mine) >= most) return;
-    plan.rest = plan.inlined.take_own(rounds[0], comm_.rank(), w_.mine);
   }
 
   // Whether this rank's outputs share no memory with what is moved into them.

@@ -43,16 +43,6 @@ void InlinedMove::work_out(const Move& move, int rank, std::span<const Tensor> m
   own_ = static_cast<size_t>(std::partition(steps_.begin(), steps_.end(), is_own) - steps_.begin());
 }
 
-Move InlinedMove::take_own(const Move& move, int rank, std::span<const Tensor> mine) {
-  Move own, rest = move;
-  own.terms = move.terms;
-  const auto is_own = [&](const Receive& r) { return r.is_copy() && move.terms[r.first_term].rank == rank; };
-  std::copy_if(move.receives.begin(), move.receives.end(), std::back_inserter(own.receives), is_own);
-  std::erase_if(rest.receives, is_own);
-  work_out(own, rank, mine, {}, {});
-  return rest;
-}
-
 const std::byte* InlinedMove::at(const Source& source, std::span<std::byte* const> memory, const RawRecords& said) {
   const std::byte* begin =
       source.rank == kOwn ? memory[static_cast<size_t>(source.tensor)] : said[static_cast<size_t>(source.rank)].data();

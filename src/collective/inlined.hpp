@@ -16,8 +16,6 @@ class InlinedMove {
   // `peers` were decoded from the records `said`; of every term that another rank has, the elements are in its record.
   void work_out(const Move& move, int rank, std::span<const Tensor> mine, const PeerTensors& peers,
                 const RawRecords& said);
-  // Takes what is only copied from this rank's own tensors; the rest of the move is for a transport.
-  Move take_own(const Move& move, int rank, std::span<const Tensor> mine);
   void clear();
   // In two parts: what is only copied from this rank's own tensors, and the rest. `memory`: where each of `mine` lies.
   // They and `said` may lie elsewhere than before, but are otherwise alike.

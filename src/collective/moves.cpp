@@ -28,6 +28,7 @@ class Mover {
   void between(const AxisLayout& from, const AxisLayout& to, End source, End target, Reduction reduction,
                bool as_parts = false) {
     size_t terms = 0;
+    const size_t first = move_.receives.size();
     for_each_source(from, to, rank_, [&](int peer, const Box& box) {
       const Term term{peer, source.tensor, source.local(box, from, peer)};
       if (!from.is_partial()) {
@@ -40,6 +41,7 @@ class Mover {
         ++move_.receives.back().terms;
       }
     });
+    start_with_own(first);
     for_each_destination(from, to, rank_,
                          [&](int peer, const Box& box) { send(peer, source.tensor, source.local(box, from, rank_)); });
   }
@@ -54,6 +56,7 @@ class Mover {
       return box;
     };
     int64_t arrived = 0, sent = 0;
+    const size_t first = move_.receives.size();
     for (size_t peer = 0; peer < a.send.size(); ++peer) {
       const Sizes& row = a.send[peer];
       const int64_t start = std::accumulate(row.begin(), row.begin() + static_cast<ptrdiff_t>(me), int64_t{0});
@@ -64,6 +67,7 @@ class Mover {
       if (!here.empty()) send(static_cast<int>(peer), x, here);
       sent += a.send[me][peer];
     }
+    start_with_own(first);
   }
 
   // Term number t of what is received.
@@ -83,6 +87,15 @@ class Mover {
 
   void send(int to, int tensor, const Box& box) {
     if (to != rank_) move_.sends.push_back({to, tensor, box});
+  }
+
+  // What was added from `first` on, in the order of ranks: each begins with another, and its own is no longer in use when
+  // others come to it. Two cores that go over the same lines side by side hinder each other.
+  void start_with_own(size_t first) {
+    const auto begin = move_.receives.begin() + static_cast<ptrdiff_t>(first);
+    const auto own = std::find_if(begin, move_.receives.end(),
+                                  [&](const Receive& r) { return move_.terms[r.first_term].rank >= rank_; });
+    std::rotate(begin, own, move_.receives.end());
   }
 
  private:
@@ -113,6 +126,7 @@ void append_exchange(const Arranged& a, int rank, int x, int out, std::span<cons
   Dims axes;
   for (const size_t axis : exchange.reduced_axes()) axes.push_back(exchange.from().mesh().size(axis));
   const auto terms = static_cast<size_t>(exchange.terms());
+  const size_t first = move.receives.size();
   move.for_one_sum_each = move.for_one_sum_each || terms > 1;  // a receiver takes the terms that it holds itself
   for (size_t i = 0; i < a.receives.size(); i += terms) {
     const Box& box = a.receives[i].box;
@@ -122,6 +136,7 @@ void append_exchange(const Arranged& a, int rank, int x, int out, std::span<cons
       mover.term(t, {out, box.relative_to(target->offset), 0, terms, a.reduction, axes}, {peer, x, there});
     }
   }
+  mover.start_with_own(first);
   for (const Overlap& sent : exchange.sends(rank)) mover.send(sent.rank, x, sent.box.relative_to(own->offset));
 }
 
