@@ -36,13 +36,13 @@ Clock::time_point coarse_now() {
 
 namespace {
 
-bool has_a_core_each(int ranks) { return ranks <= static_cast<int>(std::thread::hardware_concurrency()); }
+int all_cores() { return static_cast<int>(std::thread::hardware_concurrency()); }
 
 }  // namespace
 
-int spins_for(int ranks) { return has_a_core_each(ranks) ? 2000 : 20; }
+int spins_for(int ranks, int cores) { return ranks <= cores ? 2000 : 20; }
 
-Looks::Looks(int ranks) : spins_(spins_for(ranks)), yields_(has_a_core_each(ranks) ? 0 : 100) {}
+Looks::Looks(int ranks) : spins_(spins_for(ranks, all_cores())), yields_(ranks <= all_cores() ? 0 : 100) {}
 
 bool Looks::leave_core() {
   // Somebody who computes now and then costs a short rest; somebody who is still there after that, long ones.

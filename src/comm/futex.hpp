@@ -50,7 +50,7 @@ inline void prefetch_to_write(std::span<const std::byte> memory) {
 
 // How often a waiting rank looks before it does anything else: spinning pays only while the one waited for can run at the
 // same time.
-int spins_for(int ranks);
+int spins_for(int ranks, int cores);
 
 // How a waiting rank looks before it sleeps. Where each of `ranks` can have a core it spins. Else it leaves the core, which
 // may be the very one that the rank waited for needs, to any other that can run: that takes a fraction of what a sleep and

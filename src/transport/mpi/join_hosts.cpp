@@ -1,6 +1,12 @@
 // How the ranks of one host come to share memory, where nothing but MPI is between them.
+#include <sched.h>
+
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <map>
+#include <numeric>
+#include <thread>
 
 #include <fmt/format.h>
 
@@ -92,20 +98,57 @@ std::pair<std::shared_ptr<shm::World>, std::string> meet(MpiTransport& wide, con
   return {trouble.empty() ? meeting.world : nullptr, trouble};
 }
 
+// The cores that this rank may run on: how many, and a word that is the same where they are.
+std::string own_cores() {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  if (sched_getaffinity(0, sizeof(cores), &cores) != 0) return fmt::format("{}", std::thread::hardware_concurrency());
+  const std::string_view bytes(reinterpret_cast<const char*>(&cores), sizeof(cores));
+  return fmt::format("{} {:x}", CPU_COUNT(&cores), std::hash<std::string_view>()(bytes));
+}
+
 // What each rank tells of itself.
 struct Introduction {
   bool has_one_thread = false;
-  std::string host, voters, prices;
+  std::string host, cores, voters, prices;
 
-  std::string text() const { return fmt::format("{}{}\n{}\n{}", has_one_thread ? '1' : '0', host, voters, prices); }
-  static Introduction parse(const std::string& text) {
-    const size_t end = text.find('\n'), second = end == std::string::npos ? end : text.find('\n', end + 1);
-    if (second == std::string::npos || end == 0) {
-      throw Error("what a rank says of itself makes no sense: it is damaged");
-    }
-    return {text[0] == '1', text.substr(1, end - 1), text.substr(end + 1, second - end - 1), text.substr(second + 1)};
+  std::string text() const {
+    return fmt::format("{}{}\n{}\n{}\n{}", has_one_thread ? '1' : '0', host, cores, voters, prices);
   }
+  static Introduction parse(std::string_view text) {
+    const auto line = [&] {
+      const size_t end = text.find('\n');
+      if (end == std::string_view::npos) throw Error("what a rank says of itself makes no sense: it is damaged");
+      const std::string taken(text.substr(0, end));
+      text.remove_prefix(end + 1);
+      return taken;
+    };
+    const std::string first = line(), cores = line(), voters = line();
+    if (first.empty()) throw Error("what a rank says of itself makes no sense: it is damaged");
+    return {first[0] == '1', first.substr(1), cores, voters, std::string(text)};
+  }
+  int core_count() const { return std::atoi(cores.c_str()); }
 };
+
+// How many ranks run on the same cores. Where each is bound to its own, it is alone on them.
+class Crowds {
+ public:
+  explicit Crowds(std::span<const Introduction> all) {
+    for (const Introduction& one : all) ++ranks_[place_of(one)];
+  }
+  int around(const Introduction& one) const { return ranks_.at(place_of(one)); }
+
+ private:
+  static std::string place_of(const Introduction& one) { return fmt::format("{} {}", machine_of(one.host), one.cores); }
+  std::map<std::string, int> ranks_;
+};
+
+// MPI's own waiting may keep a core that a peer waits for; or only one thread may call, and others of it must go on.
+bool should_poll(std::span<const Introduction> all, const Crowds& crowds) {
+  return std::any_of(all.begin(), all.end(), [&](const Introduction& one) {
+    return one.has_one_thread || crowds.around(one) > one.core_count();
+  });
+}
 
 // What is wrong with a rank's own environment is told in its host's place, so that all hear of it.
 constexpr char kWrong = '!';
@@ -146,28 +189,22 @@ Prices agreed_prices(World& world, CommHandle comm, MpiTransport& wide, const Ho
 std::unique_ptr<Transport> join_hosts(std::shared_ptr<World> world, CommHandle comm, const Probe& probe,
                                       Deadline deadline) {
   auto wide = std::make_unique<MpiTransport>(world, comm, probe);
+  const Introduction mine{world->has_one_thread(), host_or_trouble(wide->rank(), wide->size()), own_cores(),
+                          wanted_voters(), wanted_prices()};
+  std::vector<Introduction> all;
   std::vector<std::string> keys;
-  std::string wanted, voters;
-  bool polls = false;
-  const Introduction mine{world->has_one_thread(), host_or_trouble(wide->rank(), wide->size()), wanted_voters(),
-                          wanted_prices()};
   for (const std::string& text : tell_all(*wide, mine.text(), deadline)) {
-    const Introduction other = Introduction::parse(text);
-    if (keys.empty()) {
-      wanted = other.prices;
-      voters = other.voters;
-    }
+    const Introduction& other = all.emplace_back(Introduction::parse(text));
     if (other.host.starts_with(kWrong)) throw Error(fmt::format("rank {}: {}", keys.size(), other.host.substr(1)));
     keys.push_back(other.host);
-    polls = polls || other.has_one_thread;
   }
-  const auto is_here = [&](const std::string& key) { return machine_of(key) == machine_of(mine.host); };
-  world->set_neighbours(static_cast<int>(std::count_if(keys.begin(), keys.end(), is_here)));
+  const Crowds crowds(all);
+  world->set_neighbours(crowds.around(mine), mine.core_count());
   Hosts hosts(keys);
   wide->set_hosts(hosts);
-  wide->set_polls(polls);
-  wide->set_prices(agreed_prices(*world, comm, *wide, hosts, wanted, deadline));
-  wide->set_voters(voters);
+  wide->set_polls(should_poll(all, crowds));
+  wide->set_prices(agreed_prices(*world, comm, *wide, hosts, all[0].prices, deadline));
+  wide->set_voters(all[0].voters);
   if (hosts.count() == hosts.ranks()) return wide;
   const auto [shared, trouble] = meet(*wide, hosts, deadline);
   if (shared == nullptr) {
@@ -175,9 +212,10 @@ std::unique_ptr<Transport> join_hosts(std::shared_ptr<World> world, CommHandle c
     return wide;
   }
   auto host = std::make_unique<shm::ShmTransport>(shared, nullptr);
-  std::vector<int> all(static_cast<size_t>(host->size()));
-  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int>(i);
-  std::unique_ptr<Transport> relay = with_ranks(hosts, wide->rank(), [&] { return host->subgroup(0, all, deadline); });
+  std::vector<int> whole(static_cast<size_t>(host->size()));
+  std::iota(whole.begin(), whole.end(), 0);
+  std::unique_ptr<Transport> relay =
+      with_ranks(hosts, wide->rank(), [&] { return host->subgroup(0, whole, deadline); });
   return std::make_unique<HostedTransport>(
       std::move(world), std::move(wide), std::move(host),
       std::unique_ptr<BoardTransport>(static_cast<BoardTransport*>(relay.release())), std::move(hosts));

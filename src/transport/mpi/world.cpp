@@ -131,10 +131,10 @@ bool World::part() {
 }
 
 // An engine that wakes who rests has threads of its own, which want the cores too.
-void World::set_neighbours(int ranks) {
+void World::set_neighbours(int ranks, int cores) {
   if (api_.rest != nullptr || ranks <= neighbours_) return;
   neighbours_ = ranks;
-  spins_ = spins_for(ranks);
+  spins_ = spins_for(ranks, cores);
 }
 
 bool World::is_over() const {

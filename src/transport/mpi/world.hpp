@@ -50,9 +50,9 @@ class World {
   bool has_one_thread() const { return level_ < multiple; }
   // Whether MPI lets this thread call it.
   bool may_call() const { return is_right_thread() && !is_over(); }
-  // How many ranks there are on this machine, as far as a communicator knows; and how often a waiting one looks before it
-  // leaves its core to them.
-  void set_neighbours(int ranks);
+  // How many ranks share this one's cores, as far as a communicator knows, and how many those are; and how often a waiting
+  // one looks before it leaves its core to them.
+  void set_neighbours(int ranks, int cores);
   int spins() const { return spins_; }
   // A communicator is dead: finalising may have to wait for a peer that never comes. Tells the others that this rank will.
   void give_up() noexcept;
