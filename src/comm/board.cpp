@@ -203,8 +203,7 @@ Waited Board::sleep_for(Slot& slot, Deadline deadline, int* lost) {
     auto until = deadline;
     if (processes) until = std::min(until, now + std::chrono::milliseconds(200));
     if (call_wait_hook()) until = std::min(until, now + kHookInterval);
-    if (idle_) until = std::min(until, now + idle_());
-    futex_wait(slot.step, word, until);
+    futex_wait(slot.step, word, idle(until));
   }
 }
 

@@ -95,6 +95,8 @@ class Board {
 
   // What goes on while this rank sleeps: called before each sleep, it says how long that one may be.
   void set_idle(std::function<std::chrono::nanoseconds()> idle) { idle_ = std::move(idle); }
+  // Lets it go on. Until when a sleep may last that would last until then.
+  Deadline idle(Deadline until) const { return idle_ ? std::min(until, Clock::now() + idle_()) : until; }
 
   // Publishes `mine` and waits for everybody's. records[r] is valid until this rank's next announcement, and lies where
   // its owner wrote it, unless one of them is long.

@@ -47,6 +47,11 @@ void asynchronous(Comm& a, Comm& b) {
     while (!second.done()) {}
     require(second.get().at<int64_t>(length - 1) == 2 * n, "the second sum");
   }
+  // Each communicator's own copies wait for those of a rank that is at another one's.
+  for (int i = 0; i < 20; ++i) {
+    auto first = sum(me % 2 == 0 ? a : b, 1, 100'000), second = sum(me % 2 == 0 ? b : a, 1, 100'000);
+    require(first.get().at<int64_t>(99'999) == n && second.get().at<int64_t>(0) == n, "one of two sums at once");
+  }
   sum(a, 1, 1000);  // dropped, and so over before the next one
   auto left = sum(a, 4, 1000);
   require(all_reduce(a, Tensor::full(DType::i64, {1}, me)).at<int64_t>(0) == n * (n - 1) / 2,

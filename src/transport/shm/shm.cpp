@@ -174,7 +174,8 @@ bool ShmTransport::fill_next() {
   return true;
 }
 
-// A rank fills its own mirrors before it waits for another's, so no two wait for each other.
+// A rank fills its own mirrors before it waits for another's, so no two wait for each other; where its thread has calls of
+// several communicators under way, those go on meanwhile.
 void ShmTransport::await_filled(const Source& source, Deadline deadline) {
   const uint64_t bytes = needed(source);
   auto& head = *const_cast<MirrorHead*>(source.head);
@@ -185,10 +186,11 @@ void ShmTransport::await_filled(const Source& source, Deadline deadline) {
     const auto now = Clock::now();
     if (board().aborted() || board().has_left(peer)) throw PeerTrouble{PeerTrouble::closed, peer};
     if (now >= deadline) throw PeerTrouble{PeerTrouble::timed_out, peer};
+    // An abort does not wake this sleeper: it looks around now and then.
+    const Deadline until = board().idle(std::min(deadline, now + std::chrono::milliseconds(20)));
     head.sleepers.fetch_add(1, std::memory_order_seq_cst);
     const uint32_t count = head.count.load(std::memory_order_seq_cst);
-    // An abort does not wake this sleeper: it looks around now and then.
-    if (!filled()) futex_wait(head.count, count, std::min(deadline, now + std::chrono::milliseconds(20)));
+    if (!filled()) futex_wait(head.count, count, until);
     head.sleepers.fetch_sub(1, std::memory_order_seq_cst);
   }
 }
