@@ -270,6 +270,7 @@ void again_wrong(Comm& comm) {
     Comm part = comm.split(0);
     const auto right = [&] { all_gather(part, x, {.sizes = sizes, .out = out, .sizes_trusted = true}); };
     for (int i = 0; i < 3; ++i) right();
+    comm.barrier();  // nobody hears of the end of `part` before it gets there
     const std::string text = thrown<ShapeError>([&] { all_gather(part, x, op); });
     require(text.find(" failed: ") != std::string::npos, text.c_str());
     const std::string dead = thrown<AbortedError>(right);
@@ -414,6 +415,7 @@ void gather_that_fails(Comm& comm) {
     Comm part = comm.split(0);
     const auto gather = [&] { all_gather(part, x, {.sizes = sizes, .out = out, .sizes_trusted = true}); };
     for (int i = 0; i < before; ++i) gather();
+    comm.barrier();  // nobody hears of the end of `part` before it gets there
     gather_fails = true;
     const std::string text = thrown<Error>(gather);
     gather_fails = false;
