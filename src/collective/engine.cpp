@@ -101,7 +101,7 @@ class Engine : private Meanwhile {
       move_inlined(plan, memory, said, is_callers());
       return true;
     }
-    comm_.decode_changes(*agreement_);
+    if (plan.replay.has_news(comm_.transport())) comm_.decode_changes(*agreement_);
     if (comm_.lost_vote()) plan.replay.renew(agreement_->number = call_);
     w_.mine.push_back(*asked_->x);
     w_.mine.push_back(outcomes_[0].tensor);

@@ -63,10 +63,12 @@ void Replay::note(int64_t call, const Description& d, const Site& site, int rank
   results_.clear();
   oldest_ = 0;
   heard_.resize(said.size());
+  has_elements_ = false;
   for (size_t r = 0; r < said.size(); ++r) {
     heard_[r].bytes.assign(said[r].begin(), said[r].end());
     heard_[r].changed = changed_part(said[r]);
     heard_[r].version = 0;
+    has_elements_ = has_elements_ || heard_[r].changed.payload_bytes > 0;
   }
   own_ = static_cast<size_t>(rank);
   const Heard& own = heard_[own_];

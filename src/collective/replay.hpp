@@ -31,6 +31,8 @@ class Replay {
   // All ranks have said the same in full again, in that call: so they are of one mind on when it was, whoever forgot it.
   void renew(int64_t call) { version_ = call; }
   bool inlined() const { return inlined_; }
+  // Whether what all said may differ from what was noted: in elements, or in where tensors lie.
+  bool has_news(const Transport& transport) const { return has_elements_ || transport.tells_places(); }
   // Whether others are told where the result is, before there is one.
   bool announces_result() const { return out_at_ != 0; }
 
@@ -61,6 +63,7 @@ class Replay {
 
   bool noted_ = false;
   bool inlined_ = false;
+  bool has_elements_ = false;                 // any record
   size_t x_at_ = 0, out_at_ = 0;              // the words that say where they lie; 0: nobody reads them there
   detail::Description like_;                  // without memory
   bool plain_ = false;                        // an Asked says all of it

@@ -144,6 +144,8 @@ class Transport {
 
   // What the ranks of the next exchange are told of a tensor.
   virtual Handle handle_of(const Tensor& tensor, Use use) = 0;
+  // Whether that may be another for each tensor. False: it is always the same.
+  virtual bool tells_places() const { return true; }
 
   // How many bytes of such tensors travel best within the record. `alike`: to be the same on all ranks, wherever their
   // tensors lie.

@@ -365,18 +365,22 @@ void MpiTransport::put_down(const Saying& mine, uint64_t call) {
   put(mine.bytes.subspan(mine.payload_at + mine.payload.size()));
 }
 
+// What others said before they gave this call up is there: without this it would succeed here and fail there.
+void MpiTransport::hear_end() {
+  listen();
+  if (dead_) throw PeerTrouble{PeerTrouble::closed, rank_};
+}
+
 void MpiTransport::exchange(const Saying& mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
                             Deadline deadline) {
   world_->check_thread();
   peers_[static_cast<size_t>(rank_)].note_call(call);
-  // What others said before they gave this call up is there: without this it would succeed here and fail there.
-  listen();
-  if (dead_) throw PeerTrouble{PeerTrouble::closed, rank_};
   look_in(Moment::before_announce);
   put_down(mine, call);
   for (const int r : circle_) peers_[static_cast<size_t>(r)].note_came(false);
   records.assign(static_cast<size_t>(size_), {});
   if (votes()) {
+    hear_end();
     if (mine.meanwhile != nullptr) mine.meanwhile->meanwhile();
     if (!vote(mine.elements ? 0 : mine.version, deadline)) return relay(nullptr, records, deadline);
     for (const int r : circle_) {
@@ -389,6 +393,7 @@ void MpiTransport::exchange(const Saying& mine, uint64_t call, std::vector<std::
   if (circle_.size() >= kFewestRelayed) return relay(mine.meanwhile, records, deadline);
   Records exchange(*this);
   if (circle_.size() > 1) exchange.post();
+  hear_end();
   if (mine.meanwhile != nullptr) mine.meanwhile->meanwhile();
   await([&] { return exchange.progress(); }, [&] { return exchange.first_missing(); }, deadline);
   for (const int r : circle_) {
@@ -406,6 +411,7 @@ void MpiTransport::relay(Meanwhile* meanwhile, std::vector<std::span<const std::
   for (const int r : circle_) peers_[static_cast<size_t>(r)].note_came(false);
   Relay relay(*this);
   relay.start();
+  hear_end();
   if (meanwhile != nullptr) meanwhile->meanwhile();
   with_roll_call([&] { await([&] { return relay.progress(); }, [&] { return relay.source(); }, deadline); });
   for (const int r : circle_) {

@@ -227,9 +227,11 @@ std::optional<Flow::Local> Flow::local_of(const Receive& receive) const {
   if (!receive.is_copy() || move_.terms[receive.first_term].rank != rank_) return std::nullopt;
   const Term& term = move_.terms[receive.first_term];
   const auto from = static_cast<size_t>(term.tensor), to = static_cast<size_t>(receive.tensor);
-  const ConstView source = own_or_inlined(term), target = target_of(receive);
+  const ConstView source = own_or_inlined(term);
+  const View target = target_of(receive);
   if (!is_row_major(source) || !is_row_major(target)) return std::nullopt;
-  return Local{from, to, source.data - mine_[from].data(), target.data - mine_[to].data(), bytes_of(target)};
+  return Local{from, to, source.data - mine_[from].data(), target.data - mine_[to].data(),
+               PreparedCopy(target, source, total_bytes_)};
 }
 
 View Flow::target_of(const Receive& receive) const {
@@ -244,8 +246,7 @@ ConstView Flow::own_or_inlined(const Term& term) const {
 
 void Flow::do_local() {
   for (const Local& local : locals_) {
-    const View to{mine_[local.to].data() + local.to_at, DType::u8, {local.bytes}, {1}};
-    copy_box(to, {mine_[local.from].data() + local.from_at, DType::u8, {local.bytes}, {1}}, total_bytes_);
+    local.copy.run(mine_[local.to].data() + local.to_at, mine_[local.from].data() + local.from_at);
   }
   std::vector<ConstView> terms;
   for (const size_t r : others_) {
@@ -311,13 +312,14 @@ bool Flow::post(size_t number, bool is_send) {
     ++queue.at;
   if (queue.at == queue.lanes.size() || queue.pending == kWindow) return false;
   Lane& lane = queue.lanes[queue.at];
-  Pending pending{is_send, number, queue.at, lane.next, SIZE_MAX, nullptr};
+  size_t unit = SIZE_MAX;
   if (!is_send && !move_.receives[lane.receive].is_copy()) {
-    pending.unit = first_unit_[lane.receive] + static_cast<size_t>(lane.next);
-    if (pending.unit >= units_done_ + kWindow) return false;
+    unit = first_unit_[lane.receive] + static_cast<size_t>(lane.next);
+    if (unit >= units_done_ + kWindow) return false;
   }
-  requests_.push_back(is_send ? post_send(lane, pending) : post_receive(lane, pending));
-  pending_.push_back(std::move(pending));
+  requests_.push_back(0);
+  Pending& pending = pending_.emplace_back(is_send, number, queue.at, lane.next, unit, nullptr);
+  requests_.back() = is_send ? post_send(lane, pending) : post_receive(lane, pending);
   ++lane.next;
   ++queue.pending;
   return true;

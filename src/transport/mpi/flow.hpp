@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "tensor/copy.hpp"
 #include "transport/chunks.hpp"
 #include "transport/mpi/world.hpp"
 
@@ -69,8 +70,9 @@ class Flow {
   };
   // A copy within this rank, of one piece of memory to another.
   struct Local {
-    size_t from = 0, to = 0;  // tensors
-    int64_t from_at = 0, to_at = 0, bytes = 0;
+    size_t from, to;  // tensors
+    int64_t from_at, to_at;
+    PreparedCopy copy;
   };
   struct Pending {
     bool is_send = false;

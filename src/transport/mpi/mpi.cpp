@@ -73,23 +73,18 @@ MpiTransport::~MpiTransport() {
   world_->tidy();
 }
 
-// Waits until done(), and else throws: missing() is whom it waits for.
-void MpiTransport::await(const std::function<bool()>& done, const std::function<int()>& missing, Deadline deadline) {
-  Deadline grace = Deadline::max();
-  for (Patience patience(*world_, comm_); !done(); patience.pause()) {
-    if (!patience.should_look_around()) continue;
-    const auto now = Clock::now();
-    patience.heed_hook(now);
-    listen();
-    world_->help_all();
-    // A rank that left may have said its part before.
-    const int peer = missing();
-    const bool over = dead_ || (peer != rank_ && has_left(peer));
-    if (over && grace == Deadline::max()) grace = now + kGrace;
-    if (over && now >= grace) throw PeerTrouble{PeerTrouble::closed, peer};
-    if (now >= deadline) throw PeerTrouble{PeerTrouble::timed_out, peer};
-  }
-  if (dead_) throw PeerTrouble{PeerTrouble::closed, rank_};
+// `grace`: until when it waits for one that has left, which may have said its part before.
+void MpiTransport::look_around(Patience& patience, const std::function<int()>& missing, Deadline& grace,
+                               Deadline deadline) {
+  const auto now = Clock::now();
+  patience.heed_hook(now);
+  listen();
+  world_->help_all();
+  const int peer = missing();
+  const bool over = dead_ || (peer != rank_ && has_left(peer));
+  if (over && grace == Deadline::max()) grace = now + kGrace;
+  if (over && now >= grace) throw PeerTrouble{PeerTrouble::closed, peer};
+  if (now >= deadline) throw PeerTrouble{PeerTrouble::timed_out, peer};
 }
 
 // Nothing tells whose part has come: one that left may have given its own before. Who waits in vain says so to all.

@@ -21,6 +21,7 @@ class MpiTransport : public Transport {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   Handle handle_of(const Tensor&, Use) override { return {}; }
+  bool tells_places() const override { return false; }
   // What is said goes to every rank anyway, and so saves a round; in rounds of a vote it goes through many.
   size_t inline_bytes(const Tensor&, bool) const override {
     return votes() ? 2048 : static_cast<size_t>(world_->api().most_inlined_bytes);
@@ -101,6 +102,7 @@ class MpiTransport : public Transport {
   class Ballot;   // a round of a vote
 
   void tell(const std::string& text) noexcept;
+  void hear_end();
   void put_down(const Saying& mine, uint64_t call);
   size_t own_place() const;
   // Whether all of the circle say `mine`, and it is not 0. In as many rounds as the logarithm of their number.
@@ -110,7 +112,16 @@ class MpiTransport : public Transport {
   void call_the_roll();
   template <class Fn>
   void with_roll_call(Fn&& fn);
-  void await(const std::function<bool()>& done, const std::function<int()>& missing, Deadline deadline);
+  // Waits until done(), and else throws: missing() is whom it waits for.
+  template <class Done, class Missing>
+  void await(Done&& done, Missing&& missing, Deadline deadline) {
+    Deadline grace = Deadline::max();
+    for (Patience patience(*world_, comm_); !done(); patience.pause()) {
+      if (patience.should_look_around()) look_around(patience, missing, grace, deadline);
+    }
+    if (dead_) throw PeerTrouble{PeerTrouble::closed, rank_};
+  }
+  void look_around(Patience& patience, const std::function<int()>& missing, Deadline& grace, Deadline deadline);
   // The same for a call of MPI's that all ranks make.
   void await_all(const std::function<bool()>& done, Deadline deadline);
   CommHandle duplicate(Deadline deadline);

@@ -15,7 +15,6 @@
 #include <tessera/error.hpp>
 
 #include "comm/board.hpp"
-#include "comm/fiber.hpp"
 
 namespace tessera::mpi {
 namespace {
@@ -294,10 +293,8 @@ void check_length(int from, int64_t bytes, int64_t expected) {
       fmt::format("a message of rank {} has {} bytes, but {} were agreed on: it is damaged", from, bytes, expected));
 }
 
-void Patience::pause() {
+void Patience::leave_core() {
   constexpr int64_t kYields = 5000;
-  ++count_;
-  if (let_others_go_on() || count_ < spins_) return;
   if (api_ != nullptr && api_->rest != nullptr) api_->rest(comm_, &seen_);
   else if (count_ < kYields) sched_yield();
   else std::this_thread::sleep_for(std::chrono::microseconds(50));

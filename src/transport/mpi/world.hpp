@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "comm/fiber.hpp"
 #include "comm/transport.hpp"
 #include "transport/mpi/library.hpp"
 
@@ -44,7 +45,9 @@ class World {
   World(const World&) = delete;
 
   const Api& api() const { return api_; }
-  void check(int code, const char* what) const { mpi::check(api_, code, what); }
+  void check(int code, const char* what) const {
+    if (code != 0) mpi::check(api_, code, what);
+  }
   // Throws Error where MPI does not let this thread call it, or is finalised.
   void check_thread() const;
   bool has_one_thread() const { return level_ < multiple; }
@@ -164,12 +167,17 @@ class Patience {
   Patience() = default;
   // Who waits for messages of that communicator is woken by them, where the engine can do that.
   Patience(const World& world, CommHandle comm) : api_(&world.api()), comm_(comm), spins_(world.spins()) {}
-  void pause();
+  void pause() {
+    ++count_;
+    if (!let_others_go_on() && count_ >= spins_) leave_core();
+  }
   bool should_look_around() const { return count_ % 32 == 31; }
   // Lets whoever waits be interrupted (set_wait_hook()), about ten times a second. Throws what the hook does.
   void heed_hook(Deadline now);
 
  private:
+  void leave_core();
+
   const Api* api_ = nullptr;
   CommHandle comm_ = 0;
   const int spins_ = kFewSpins;
