@@ -161,6 +161,11 @@ struct Gathering {
     row[dim] = 1;
     return volume(row) * size_bytes(dtype);
   }
+  // Where every way packs, none is dearer for it.
+  bool packs() const { return !in_place && volume(Dims(std::span(shape).first(dim))) > 1; }
+  GatherSchedules schedules(DType dtype, const Network& network) const {
+    return {sizes, row_bytes(dtype), network, packs()};
+  }
 };
 
 void append_gather(const Gathering& g, const Choice& choice, const GatherSchedules& schedules, int rank,
@@ -336,8 +341,7 @@ Choice choose(const Arranged& a, int rank, const Network* network) {
   choice.in_one_round = a.op == OpCode::all_reduce && reduces_in_one_round(a);
   if (network == nullptr) return choice;
   if (const auto gathering = gathering_of(a, {})) {
-    const GatherSchedules schedules(gathering->sizes, gathering->row_bytes(a.dtype), *network);
-    choice.gather = schedules.all();
+    choice.gather = gathering->schedules(a.dtype, *network).all();
     if (a.op == OpCode::all_reduce) {
       choice.sum = all_reduce_schedules(a, choice.gather, *network);
       choice.in_one_round = choice.sums(Way::direct);
@@ -399,7 +403,7 @@ void append_moves(const Arranged& a, const Choice& choice, const Network* networ
   Mover first(rank, mine, rounds[0]);
   const auto gather = [&] {
     const auto g = gathering_of(a, numbers);
-    append_gather(*g, choice, GatherSchedules(g->sizes, g->row_bytes(a.dtype), *network), rank, mine, rounds);
+    append_gather(*g, choice, g->schedules(a.dtype, *network), rank, mine, rounds);
   };
   if (a.exchange != nullptr) {
     append_exchange(a, rank, x, out, mine, rounds[0]);

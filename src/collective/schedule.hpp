@@ -48,8 +48,9 @@ struct Hop {
 
 class GatherSchedules {
  public:
-  // sizes[r] rows of rank r, in the order of ranks; none is negative. Keeps a reference to the network.
-  GatherSchedules(const Sizes& sizes, int64_t row_bytes, const Network& network);
+  // sizes[r] rows of rank r, in the order of ranks; none is negative. `packs`: of a tensor that others have rows of, or that is
+  // sent in parts, the rows do not lie in one piece. Keeps a reference to the network.
+  GatherSchedules(const Sizes& sizes, int64_t row_bytes, const Network& network, bool packs = false);
 
   // All of them, with their prices; direct comes first.
   std::vector<Schedule> all() const;
@@ -64,7 +65,7 @@ class GatherSchedules {
   Schedule spread() const;
   Schedule ring(int64_t pieces) const;
   Schedule logarithmic() const;
-  double price(int64_t rounds, int64_t messages, int64_t rows) const;
+  double price(int64_t rounds, int64_t messages, int64_t rows, bool packed) const;
   std::vector<Stretch> rows_of_hosts(int first, int64_t count) const;
   void add_own_host(int to, Hops& hops) const;
   void spread_hops(int rank, bool to, Hops& hops) const;
@@ -76,6 +77,7 @@ class GatherSchedules {
   const Network& network_;
   const Hosts& hosts_;
   int64_t row_bytes_;
+  bool packs_;
   std::vector<Stretch> owns_;
   std::vector<Piece> pieces_;  // of even stretches
   std::vector<int64_t> host_rows_;

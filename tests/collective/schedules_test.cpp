@@ -113,9 +113,9 @@ TEST(Schedules, EveryRowComesToEveryRankAndOnceToEveryHost) {
   EXPECT_EQ(seen.size(), 3u);
 }
 
-Way taken(const Sizes& sizes, int64_t row_bytes, const Prices& prices) {
+Way taken(const Sizes& sizes, int64_t row_bytes, const Prices& prices, bool packs = false) {
   const Network network = network_of(static_cast<int>(sizes.size()), static_cast<int>(sizes.size()), prices);
-  return cheapest(GatherSchedules(sizes, row_bytes, network).all()).way;
+  return cheapest(GatherSchedules(sizes, row_bytes, network, packs).all()).way;
 }
 
 TEST(Schedules, TheCheapestIsTaken) {
@@ -134,6 +134,38 @@ TEST(Schedules, TheCheapestIsTaken) {
   EXPECT_EQ(cheapest(sum_schedules(even, 1024, network, true)).way, Way::direct);
   EXPECT_EQ(explain(GatherSchedules(even, 64, network).all()),
             "direct, 1 round: 5.68 us (spread 7.68, ring 18.4, logarithmic 8.68)");
+}
+
+// Along an inner dimension an owner sends its tensor as it is, and whoever sends a part of one packs it first.
+TEST(Schedules, WhatIsPackedIsDearer) {
+  const Sizes ragged{3000, 1000, 2000, 1500}, one{0, 1 << 16, 0, 0};
+  EXPECT_EQ(taken(ragged, 1024, {}), Way::spread);
+  EXPECT_EQ(taken(ragged, 1024, {}, true), Way::direct);
+  EXPECT_EQ(taken(ragged, 1024, {.byte_us = 1e-3}, true),
+            Way::spread);  // the network is so slow that it does not matter
+  EXPECT_NE(taken(one, 1024, {}, true), Way::direct);
+  const Network two = network_of(2, 2);
+  EXPECT_EQ(GatherSchedules({3, 5}, 64, two, true).all()[0].us, GatherSchedules({3, 5}, 64, two).all()[0].us);
+}
+
+Way way_of_gather(const Dims& shape, int64_t dim, const Sizes& sizes, const Network& network) {
+  Arranged gather;
+  gather.op = OpCode::all_gather;
+  gather.moves = true;
+  gather.dim = dim;
+  gather.sizes = sizes;
+  gather.from = AxisLayout(shape, axis_shard(dim, sizes), static_cast<int>(sizes.size()));
+  gather.to = AxisLayout(shape, axis_replicate(), static_cast<int>(sizes.size()));
+  return cheapest(choose(gather, 0, &network).gather).way;
+}
+
+TEST(Schedules, GathersAlongAnInnerDimensionPack) {
+  const Network network = network_of(4, 4);
+  for (const auto& [shape, dim, way] : {std::tuple(Dims{1024, 7500}, int64_t{1}, Way::direct),
+                                        {Dims{7500, 1024}, 0, Way::spread},
+                                        {Dims{1, 7500, 1024}, 1, Way::spread}}) {
+    EXPECT_EQ(way_of_gather(shape, dim, {3000, 1000, 2000, 1500}, network), way) << fmt::format("{} {}", shape, dim);
+  }
 }
 
 // ((0 1) (2 3)) ((4 5) 6)

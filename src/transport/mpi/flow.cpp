@@ -15,6 +15,8 @@ namespace {
 
 constexpr int64_t kPieceBytes = int64_t{1} << 20;
 constexpr int kWindow = 8;  // pieces on their way, by peer and direction
+// Of those that come into memory of our own, to be put in place: so few that it stays in the cache.
+constexpr int kStagedWindow = 2;
 
 Chunks pieces_of(const Box& box, DType dtype) { return {box.extent, kPieceBytes / size_bytes(dtype)}; }
 
@@ -92,7 +94,7 @@ void Flow::start(std::span<const Tensor> mine, const PeerTensors& peers) {
   for (auto* queues : {&sends_, &receives_}) {
     for (Queue& queue : *queues) {
       queue.at = 0;
-      queue.pending = 0;
+      queue.pending = queue.staged = 0;
       for (Lane& lane : queue.lanes) lane.next = 0;
     }
   }
@@ -143,7 +145,7 @@ std::vector<Flow::Queue> Flow::by_peer(std::vector<Lane> lanes) const {
   });
   std::vector<Queue> queues;
   for (Lane& lane : lanes) {
-    if (queues.empty() || queues.back().peer != lane.peer) queues.push_back({lane.peer, {}, 0, 0});
+    if (queues.empty() || queues.back().peer != lane.peer) queues.push_back({lane.peer, {}, 0, 0, 0});
     queues.back().lanes.push_back(std::move(lane));
   }
   return queues;
@@ -310,16 +312,17 @@ bool Flow::post(size_t number, bool is_send) {
   Queue& queue = (is_send ? sends_ : receives_)[number];
   while (queue.at < queue.lanes.size() && queue.lanes[queue.at].next == queue.lanes[queue.at].pieces.count())
     ++queue.at;
-  if (queue.at == queue.lanes.size() || queue.pending == kWindow) return false;
+  if (queue.at == queue.lanes.size() || queue.pending == kWindow || queue.staged == kStagedWindow) return false;
   Lane& lane = queue.lanes[queue.at];
   size_t unit = SIZE_MAX;
   if (!is_send && !move_.receives[lane.receive].is_copy()) {
     unit = first_unit_[lane.receive] + static_cast<size_t>(lane.next);
     if (unit >= units_done_ + kWindow) return false;
   }
-  requests_.push_back(0);
-  Pending& pending = pending_.emplace_back(is_send, number, queue.at, lane.next, unit, nullptr);
-  requests_.back() = is_send ? post_send(lane, pending) : post_receive(lane, pending);
+  Pending pending{is_send, number, queue.at, lane.next, unit, nullptr};
+  requests_.push_back(is_send ? post_send(lane, pending) : post_receive(lane, pending));
+  if (is_staged(pending)) ++queue.staged;
+  pending_.push_back(std::move(pending));
   ++lane.next;
   ++queue.pending;
   return true;
@@ -334,6 +337,7 @@ void Flow::post_all(bool is_send) {
 void Flow::take(Pending& pending, int64_t bytes) {
   Queue& queue = (pending.is_send ? sends_ : receives_)[pending.queue];
   --queue.pending;
+  if (is_staged(pending)) --queue.staged;
   ++taken_;
   if (pending.is_send) return;
   const Lane& lane = queue.lanes[pending.lane];

@@ -59,6 +59,7 @@ class Flow {
     std::vector<Lane> lanes;
     size_t at = 0;
     int pending = 0;
+    int staged = 0;  // of these, what is put in place when it has come
   };
   // What combines the terms of one piece.
   struct Unit {
@@ -82,6 +83,9 @@ class Flow {
     size_t unit = 0;
     Buffer buffer;  // of what does not lie in one piece
   };
+  static bool is_staged(const Pending& pending) {
+    return !pending.is_send && pending.unit == SIZE_MAX && pending.buffer != nullptr;
+  }
 
   bool travels(int rank, int tensor) const;
   std::vector<Queue> by_peer(std::vector<Lane> lanes) const;
