@@ -330,32 +330,27 @@ void ragged(Comm& comm, int64_t few) {
   }
 }
 
-// The last rank agrees to a split and then stands still: the others do not wait for longer than the timeout. Whether all of
-// them name that one alone: on a busy machine another may be late to say that it is there.
-bool stands_still(Comm& comm, MPI_Comm others, int part) {
+// The last rank agrees to a split and then stands still: the others do not wait for longer than the timeout, and name it.
+void stands_still(Comm& comm, MPI_Comm others, int part) {
   const int last = comm.size() - 1;
   const Tensor pids = all_gather(comm, Tensor::full(DType::i64, {1}, static_cast<int64_t>(getpid()))).tensor;
   comm.set_timeout(std::chrono::seconds(2));
   stops_in_split = comm.rank() == last;
-  int alone = 1;
+  std::string text;
   try {
     comm.split(part).barrier();
     require(false, "that a split ends at the timeout");
   } catch (const Error& error) {
-    const std::string who = "rank " + std::to_string(last) + " did not";
-    if (comm.rank() != last && std::string(error.what()).find(who) == std::string::npos) {
-      std::printf("another is named: %s\n", error.what());
-      alone = 0;
-    }
+    text = error.what();
   }
   stops_in_split = false;
   if (comm.rank() != last) MPI_Barrier(others);  // they have said it, too
   if (comm.rank() == 0) kill(static_cast<pid_t>(pids.at<int64_t>(last)), SIGCONT);
-  int all_alone = 0;
-  MPI_Allreduce(&alone, &all_alone, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+  MPI_Barrier(MPI_COMM_WORLD);
   // No thread may be in MPI at its end.
   while (in_split > 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  return all_alone == 1;
+  const std::string who = "rank " + std::to_string(last) + " did not";
+  require(comm.rank() == last || text.find(who) != std::string::npos, text.c_str());
 }
 
 // `whole`: a split into one part, which is a duplicate.
@@ -367,12 +362,7 @@ void splits(Comm& comm, bool whole) {
   require(duplicates == before + (whole ? 1 : 0), "that another order is no duplicate");
   MPI_Comm others = MPI_COMM_NULL;
   PMPI_Comm_split(MPI_COMM_WORLD, comm.rank() == last ? MPI_UNDEFINED : 0, 0, &others);
-  bool named = stands_still(comm, others, part);
-  for (int again = 0; again < 3 && !named; ++again) {
-    Comm other = from_mpi(MPI_COMM_WORLD);
-    named = stands_still(other, others, part);
-  }
-  require(named, "that the one who stands still is named alone");
+  stands_still(comm, others, part);
 }
 
 // Where messages are dear: as many to agree as there are rounds, and as many again.

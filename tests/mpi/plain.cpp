@@ -351,13 +351,14 @@ void huge(Comm& comm, bool trusted) {
   }
 }
 
-// The last rank does not come, and later ends by itself if nobody ends it.
-void absent(Comm& comm) {
+// The last rank does not come, and later ends by itself if nobody ends it. `late`: the others come one after the other.
+void absent(Comm& comm, bool late) {
   if (comm.rank() == comm.size() - 1) {
     sleep(60);
     return;
   }
   comm.set_timeout(std::chrono::seconds(2));
+  if (late) usleep(400'000u * static_cast<unsigned>(comm.rank()));
   comm.barrier();
 }
 
@@ -447,7 +448,7 @@ int main(int argc, char** argv) {
     if (what == "schedules") schedules(comm, argc > 3 ? argv[2] : "", argc > 4 ? argv[3] : "");
     if (what == "huge") huge(comm, false);
     if (what == "huge_trusted") huge(comm, true);
-    if (what == "absent") absent(comm);
+    if (what == "absent" || what == "absent_late") absent(comm, what == "absent_late");
     if (what == "killed") killed(comm);
     if (what == "leaves") leaves(comm);
   } catch (const TimeoutError& error) {

@@ -1,7 +1,9 @@
 // How the ranks of an MPI tell each other what they say: each to all, in rounds, or by a vote.
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <cstring>
+#include <numeric>
 
 #include <fmt/format.h>
 
@@ -17,8 +19,10 @@ constexpr uint64_t kMostRecordBytes = uint64_t{1} << 30;
 // memory 3.5 instead of 4.5.
 constexpr size_t kFewestRelayed = 8;
 
-// How long one who has waited in vain hears who else has.
+// How long one who has waited in vain hears who is there, before it asks again; and for how long it does where several say
+// nothing, of which some may only be slow.
 constexpr auto kRollTime = std::chrono::milliseconds(200);
+constexpr auto kLongestRoll = std::chrono::seconds(1);
 
 }  // namespace
 
@@ -85,7 +89,7 @@ class MpiTransport::Records {
 
   int first_missing() const {
     for (const int r : t_.circle_) {
-      if (!t_.has_come(r)) return r;
+      if (!t_.has_said(r)) return r;
     }
     return t_.rank_;
   }
@@ -329,23 +333,52 @@ bool MpiTransport::vote(uint64_t mine, Deadline deadline) {
   return least == most && least != 0;
 }
 
-// Who waits in vain knows of one rank only that it has not come, and that one may wait for another. All who wait say so.
-void MpiTransport::call_the_roll() {
-  tell("h" + std::to_string(call_of(rank_)));
-  const auto end = Clock::now() + kRollTime;
-  for (Patience patience; Clock::now() < end; patience.pause()) listen();
+std::string MpiTransport::hello(char kind, int awaited) const {
+  return fmt::format("{}{} {}", kind, call_of(rank_), awaited == rank_ ? -1 : awaited);
 }
 
-// Runs fn, which throws PeerTrouble; of ranks that did not come in time, one that others miss as well.
-template <class Fn>
-void MpiTransport::with_roll_call(Fn&& fn) {
+// One that waits too may be behind in starting, and so wait for longer; it answers as soon as it looks around.
+void MpiTransport::hear(const Control& control, int awaited) {
+  Peer& from = peers_[static_cast<size_t>(control.from)];
+  char* end = nullptr;
+  from.note_call(std::strtoull(control.text.c_str() + 1, &end, 10));
+  from.answered = from.call + 1;
+  const int64_t whom = std::strtoll(end, nullptr, 10);
+  from.awaits = whom >= 0 && whom < size_ ? static_cast<int>(whom) : -1;
+  if (control.text[0] == 'h') world_->send_text(comm_, control.from, kControl, hello('i', awaited));
+}
+
+// Who waits in vain knows of one rank only that it has not come, and that one may wait for another. All who are there say for
+// whom: what begins with the one that is suspected ends with one that says nothing.
+PeerTrouble MpiTransport::ask_around(int suspect) {
+  const auto is_silent = [&](int r) { return !has_answered(r); };
+  std::vector<int> all(static_cast<size_t>(size_));
+  std::iota(all.begin(), all.end(), 0);
+  const auto start = Clock::now();
+  do {
+    tell(hello('h', suspect));
+    const auto end = Clock::now() + kRollTime;
+    for (Patience patience; !dead_ && Clock::now() < end; patience.pause()) listen(suspect);
+  } while (!dead_ && std::count_if(all.begin(), all.end(), is_silent) > 1 && Clock::now() < start + kLongestRoll);
+  int missing = suspect;
+  for (int hops = 0; hops < size_ && missing != rank_ && !is_silent(missing); ++hops) {
+    const int next = peers_[static_cast<size_t>(missing)].awaits;
+    if (next < 0) break;
+    missing = next;
+  }
+  if (!is_silent(missing)) {
+    const auto first = std::find_if(all.begin(), all.end(), is_silent);
+    missing = first != all.end() ? *first : suspect;
+  }
+  return {has_left(missing) ? PeerTrouble::closed : PeerTrouble::timed_out, missing};
+}
+
+void MpiTransport::with_roll_call(const std::function<void()>& fn) {
   try {
     fn();
   } catch (const PeerTrouble& trouble) {
     if (trouble.kind != PeerTrouble::timed_out) throw;
-    call_the_roll();
-    const auto missing = std::find_if(circle_.begin(), circle_.end(), [&](int r) { return !has_come(r); });
-    throw PeerTrouble{PeerTrouble::timed_out, missing == circle_.end() ? trouble.rank : *missing};
+    throw ask_around(trouble.rank);
   }
 }
 
@@ -395,7 +428,12 @@ void MpiTransport::exchange(const Saying& mine, uint64_t call, std::vector<std::
   if (circle_.size() > 1) exchange.post();
   hear_end();
   if (mine.meanwhile != nullptr) mine.meanwhile->meanwhile();
-  await([&] { return exchange.progress(); }, [&] { return exchange.first_missing(); }, deadline);
+  const auto wait = [&] {
+    await([&] { return exchange.progress(); }, [&] { return exchange.first_missing(); }, deadline);
+  };
+  // Where each speaks for itself, who has said nothing has not come.
+  if (circle_.size() == peers_.size()) wait();
+  else with_roll_call(wait);
   for (const int r : circle_) {
     const Peer& peer = peers_[static_cast<size_t>(r)];
     std::span<const std::byte> bytes = r == rank_ ? std::span<const std::byte>(said_) : peer.first;

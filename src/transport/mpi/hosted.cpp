@@ -12,10 +12,6 @@
 namespace tessera::mpi {
 namespace {
 
-// Who waits for another host gives that one's ranks time to say by themselves whom they miss, and who waits for the rank
-// that speaks for the host gives it as much again.
-constexpr auto kHostGrace = std::chrono::milliseconds(250);
-
 // With messages of MPI's pending, waiting for the host looks after them; without, it listens for an abort now and then.
 constexpr auto kBusyNap = std::chrono::microseconds(100);
 constexpr auto kIdleNap = std::chrono::milliseconds(20);
@@ -95,12 +91,32 @@ auto HostedTransport::on_host(Fn&& fn) const {
   }
 }
 
+template <class Fn>
+void HostedTransport::through_relay(Fn&& fn) {
+  try {
+    on_host(fn);
+  } catch (const PeerTrouble& trouble) {
+    if (trouble.kind != PeerTrouble::timed_out) throw;
+    throw wide_->ask_around(trouble.rank);
+  }
+}
+
+// For whom of its host this rank waits, if for any.
+int HostedTransport::awaited_here() const {
+  for (const BoardTransport* board : {host_.get(), relay_.get()}) {
+    for (int place = 0; place < board->size(); ++place) {
+      if (!board->has_come(place)) return hosts_.ranks_on(host_number_)[static_cast<size_t>(place)];
+    }
+  }
+  return -1;
+}
+
 // An error of a message is its own waiter's, who will find it again.
 std::chrono::nanoseconds HostedTransport::idle() noexcept {
   if (let_others_go_on()) return {};
   if (!world_->may_call()) return kIdleNap;
   try {
-    wide_->listen();
+    wide_->listen(awaited_here());
     if (wide_->aborted() && !host_->aborted()) abort({});
     const bool busy = world_->help_all() || FiberQueue::any_here();
     return busy ? std::chrono::nanoseconds(kBusyNap) : kIdleNap;
@@ -115,10 +131,11 @@ void HostedTransport::exchange(const Saying& mine, uint64_t call, std::vector<st
   look_in(Moment::before_announce);
   if (is_alone()) return host_->exchange(mine, call, records, deadline);
   world_->check_thread();
+  wide_->begin(call);
   on_host([&] { host_->exchange(mine, call, here_, deadline); });
   others_.clear();
-  if (leads()) ask_other_hosts(call, deadline + kHostGrace);
-  on_host([&] { relay_->exchange(Saying(others_), call, relayed_, deadline + 2 * kHostGrace); });
+  if (leads()) ask_other_hosts(call, deadline);
+  through_relay([&] { relay_->exchange(Saying(others_), call, relayed_, deadline); });
   // It must outlive what the relay says later.
   if (!leads()) others_.assign(relayed_[0].begin(), relayed_[0].end());
   records.assign(static_cast<size_t>(size()), {});
@@ -175,7 +192,7 @@ void HostedTransport::run(const Move& move, std::span<const Tensor> mine, const 
   } else {
     world_->check_thread();
     Sharing sharing(hosts_, rank(), move, mine, peers);
-    on_host([&] {
+    through_relay([&] {
       const auto wishes = sharing.wishes([&](const Tensor& tensor) { return relay_->handle_of(tensor, Use::written); });
       relay_->exchange(Saying(std::as_bytes(wishes)), call_, relayed_, deadline);
     });
@@ -189,11 +206,11 @@ void HostedTransport::run(const Move& move, std::span<const Tensor> mine, const 
 
 void HostedTransport::move_across(const Sharing& sharing, const PeerTensors& peers, Deadline deadline) {
   const auto near = [&] {
-    on_host([&] { host_->run(sharing.near(), sharing.tensors(), sharing.near_peers(), deadline); });
+    through_relay([&] { host_->run(sharing.near(), sharing.tensors(), sharing.near_peers(), deadline); });
   };
   wide_->move(sharing.across(), sharing.tensors(), peers, deadline, near);
   if (!sharing.relays()) return;
-  on_host([&] {
+  through_relay([&] {
     relay_->run({}, sharing.tensors(), sharing.relay_peers(), deadline);  // a step: this rank's parts are there
     relay_->run(sharing.relay(), sharing.tensors(), sharing.relay_peers(), deadline);
   });
@@ -216,11 +233,11 @@ void HostedTransport::leave(const std::string& farewell) noexcept {
   relay_->leave(farewell);
 }
 
-// Of one host all hear it there, whichever thread this is.
+// Of one host all hear it there, whichever thread this is. What was heard there first is what other hosts are told, too.
 Verdict HostedTransport::abort(const Verdict& verdict) noexcept {
-  Verdict first = verdict;
+  Verdict first = host_->aborted() ? host_->abort(verdict) : verdict;
   if (is_alone()) world_->give_up();
-  else first = wide_->abort(verdict);
+  else first = wide_->abort(first);
   first = host_->abort(first);
   relay_->abort(first);
   return first;
@@ -229,13 +246,14 @@ Verdict HostedTransport::abort(const Verdict& verdict) noexcept {
 bool HostedTransport::aborted() const { return host_->aborted() || relay_->aborted() || wide_->aborted(); }
 
 uint64_t HostedTransport::call_of(int peer) const {
-  return is_here(peer) ? host_->call_of(hosts_.place_of(peer)) : calls_[static_cast<size_t>(peer)].load();
+  if (is_here(peer)) return host_->call_of(hosts_.place_of(peer));
+  return std::max(calls_[static_cast<size_t>(peer)].load(), wide_->call_of(peer));
 }
 
 // Of other hosts only the rank that asks them knows.
 bool HostedTransport::has_come(int peer) const {
   if (is_here(peer)) return host_->has_come(hosts_.place_of(peer));
-  return !leads() || wide_->has_come(hosts_.first_of(hosts_.host_of(peer)));
+  return !leads() || wide_->has_answered(peer) || wide_->has_said(hosts_.first_of(hosts_.host_of(peer)));
 }
 
 bool HostedTransport::has_left(int peer) const {
@@ -249,7 +267,7 @@ std::string HostedTransport::farewell(int peer) const {
 // Of one host any thread may call all but this, which is a call of MPI's: where one rank must not, none does.
 void HostedTransport::check_threads(Deadline deadline) {
   const std::byte may_call{world_->may_call()};
-  on_host([&] { relay_->exchange(Saying({&may_call, 1}), call_, relayed_, deadline); });
+  through_relay([&] { relay_->exchange(Saying({&may_call, 1}), call_, relayed_, deadline); });
   for (size_t i = 0; i < relayed_.size(); ++i) {
     if (relayed_[i].size() == 1 && relayed_[i][0] == std::byte{1}) continue;
     throw Error(fmt::format(
@@ -259,15 +277,15 @@ void HostedTransport::check_threads(Deadline deadline) {
   }
 }
 
-// What one host has no memory for fails on all. It waits as exchange() does: for the host, for others, for who leads.
+// What one host has no memory for fails on all.
 void HostedTransport::check_no_trouble(const std::string& mine, Deadline deadline) {
   const auto text_of = [](std::span<const std::byte> bytes) {
     return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   };
-  const auto tell_host = [&](const std::string& text, Deadline end) {
-    on_host([&] { relay_->exchange(Saying(std::as_bytes(std::span(text))), call_, relayed_, end); });
+  const auto tell_host = [&](const std::string& text) {
+    through_relay([&] { relay_->exchange(Saying(std::as_bytes(std::span(text))), call_, relayed_, deadline); });
   };
-  tell_host(mine, deadline);
+  tell_host(mine);
   std::string first;
   for (size_t i = 0; i < relayed_.size() && first.empty(); ++i) {
     if (relayed_[i].empty()) continue;
@@ -276,13 +294,13 @@ void HostedTransport::check_no_trouble(const std::string& mine, Deadline deadlin
   }
   if (!is_alone() && leads()) {
     const std::string here = first;
-    wide_->exchange(Saying(std::as_bytes(std::span(here))), call_, bundles_, deadline + kHostGrace);
+    wide_->exchange(Saying(std::as_bytes(std::span(here))), call_, bundles_, deadline);
     first.clear();
     for (int h = 0; h < hosts_.count() && first.empty(); ++h) {
       first = text_of(bundles_[static_cast<size_t>(hosts_.first_of(h))]);
     }
   }
-  tell_host(first, deadline + 2 * kHostGrace);
+  tell_host(first);
   if (!relayed_[0].empty()) throw Error(text_of(relayed_[0]));
 }
 

@@ -71,6 +71,10 @@ class HostedTransport : public Transport {
   // Runs fn, which throws PeerTrouble with a place on this host.
   template <class Fn>
   auto on_host(Fn&& fn) const;
+  // The same, where the one that it waits for may itself wait for another host.
+  template <class Fn>
+  void through_relay(Fn&& fn);
+  int awaited_here() const;
   std::chrono::nanoseconds idle() noexcept;
   void check_threads(Deadline deadline);
   void check_no_trouble(const std::string& mine, Deadline deadline);

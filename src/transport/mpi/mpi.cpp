@@ -78,7 +78,7 @@ void MpiTransport::look_around(Patience& patience, const std::function<int()>& m
                                Deadline deadline) {
   const auto now = Clock::now();
   patience.heed_hook(now);
-  listen();
+  listen(missing());
   world_->help_all();
   const int peer = missing();
   const bool over = dead_ || (peer != rank_ && has_left(peer));
@@ -87,20 +87,13 @@ void MpiTransport::look_around(Patience& patience, const std::function<int()>& m
   if (now >= deadline) throw PeerTrouble{PeerTrouble::timed_out, peer};
 }
 
-// Nothing tells whose part has come: one that left may have given its own before. Who waits in vain says so to all.
+// Nothing tells whose part has come: one that left may have given its own before.
 void MpiTransport::await_all(const std::function<bool()>& done, Deadline deadline) {
   for (Peer& peer : peers_) peer.note_came(false);
-  try {
+  with_roll_call([&] {
     await(
         done, [&] { return rank_; }, deadline);
-  } catch (const PeerTrouble& trouble) {
-    if (trouble.kind != PeerTrouble::timed_out) throw;
-    call_the_roll();
-    int missing = 0;
-    while (missing < size_ && has_come(missing)) ++missing;
-    if (missing == size_) missing = rank_;
-    throw PeerTrouble{has_left(missing) ? PeerTrouble::closed : PeerTrouble::timed_out, missing};
-  }
+  });
 }
 
 void MpiTransport::run(const Move& plan, std::span<const Tensor> mine, const PeerTensors& peers, Deadline deadline) {
@@ -128,17 +121,17 @@ void MpiTransport::move(const Move& plan, std::span<const Tensor> mine, const Pe
   Deadline grace = Deadline::max();
   for (Patience patience(*world_, comm_); !flow.progress(); patience.pause()) {
     if (!patience.should_look_around()) continue;
-    listen();
+    const int peer = flow.waits_for();
+    listen(peer);
     world_->help_all();
     const auto now = Clock::now();
     patience.heed_hook(now);
-    const int peer = flow.waits_for();
     // What a rank sent before it left is on its way: only when nothing comes any more is it lost.
     if (!has_left(peer) || flow.taken() != taken) grace = now + kGrace;
     taken = flow.taken();
     if (dead_) throw PeerTrouble{PeerTrouble::closed, rank_};
     if (now >= grace) throw PeerTrouble{PeerTrouble::closed, peer};
-    if (now >= deadline) throw PeerTrouble{PeerTrouble::timed_out, peer};
+    if (now >= deadline) throw ask_around(peer);
   }
   int64_t between = 0, within = 0;
   flow.count_received([&](int from, int64_t bytes) { (hosts_.together(from, rank_) ? within : between) += bytes; });
@@ -229,7 +222,7 @@ std::string MpiTransport::describe() const {
   return text;
 }
 
-void MpiTransport::listen() noexcept {
+void MpiTransport::listen(int awaited) noexcept {
   if (!world_->may_call()) return;
   std::lock_guard lock(guard_);
   for (Control control; next_control(*world_, comm_, control);) {
@@ -237,11 +230,8 @@ void MpiTransport::listen() noexcept {
     if (control.text.starts_with("l")) {
       from.farewell = control.text.substr(1);
       from.left = true;
-    } else if (control.text.starts_with("h")) {
-      from.call = std::strtoull(control.text.c_str() + 1, nullptr, 10);
-      if (from.call >= call_of(rank_)) from.came = true;
-      // It cannot know who has come to that call, and gone on.
-      else world_->send_text(comm_, control.from, kControl, "h" + std::to_string(call_of(rank_)));
+    } else if (control.text.starts_with("h") || control.text.starts_with("i")) {
+      hear(control, awaited);
     } else if (control.text.starts_with("a") && control.text.size() > 1 && !dead_) {
       verdict_ = {static_cast<uint32_t>(static_cast<unsigned char>(control.text[1])), control.text.substr(2)};
       dead_ = true;

@@ -37,8 +37,18 @@ class MpiTransport : public Transport {
             const std::function<void()>& meanwhile);
   // From now on exchanges are among these ranks only; the records of others are empty.
   void set_circle(std::vector<int> ranks) { circle_ = std::move(ranks); }
-  // Hears what others tell beside the calls.
-  void listen() noexcept;
+  // Hears what others tell beside the calls. `awaited`: for whom this rank waits, for those who ask; -1: for nobody.
+  void listen(int awaited = -1) noexcept;
+  // This rank is in that call from now on, though it may not speak for its host.
+  void begin(uint64_t call) { peers_[static_cast<size_t>(rank_)].note_call(call); }
+  // Who is to blame where this rank has waited for `suspect` in vain (itself: for all, it does not know for whom).
+  PeerTrouble ask_around(int suspect);
+  // Whether its part of this exchange has come.
+  bool has_said(int peer) const { return peer == rank_ || peers_[static_cast<size_t>(peer)].came; }
+  // Whether it has told one who asked that it is in this rank's call, or beyond.
+  bool has_answered(int peer) const {
+    return peer == rank_ || peers_[static_cast<size_t>(peer)].answered > call_of(rank_);
+  }
   bool gathers_trusted(int64_t rows, int64_t row_bytes) const override {
     return world_->api().all_gather_v != nullptr && rows <= INT32_MAX && row_bytes <= INT32_MAX;
   }
@@ -67,7 +77,7 @@ class MpiTransport : public Transport {
   Verdict abort(const Verdict& verdict) noexcept override;
   bool aborted() const override { return dead_.load(); }
   uint64_t call_of(int peer) const override { return peers_[static_cast<size_t>(peer)].call; }
-  bool has_come(int peer) const override { return peer == rank_ || peers_[static_cast<size_t>(peer)].came; }
+  bool has_come(int peer) const override { return has_said(peer) || has_answered(peer); }
   bool has_left(int peer) const override { return peers_[static_cast<size_t>(peer)].left; }
   std::string farewell(int peer) const override {
     std::lock_guard lock(guard_);
@@ -87,6 +97,9 @@ class MpiTransport : public Transport {
     std::atomic<uint64_t> call{0};
     std::atomic<bool> came{false};  // to this exchange
     std::atomic<bool> left{false};
+    // What it has said to one who waits in vain: the call that it was in, counted from 1, and for whom it waited.
+    std::atomic<uint64_t> answered{0};
+    std::atomic<int> awaits{-1};
     std::string farewell;
     std::vector<std::byte> first, rest;  // of its record
     std::span<const std::byte> said;     // the same, where it came in rounds
@@ -109,9 +122,10 @@ class MpiTransport : public Transport {
   bool vote(uint64_t mine, Deadline deadline);
   // Says this rank's record to all of the circle in rounds, and hears theirs.
   void relay(Meanwhile* meanwhile, std::vector<std::span<const std::byte>>& records, Deadline deadline);
-  void call_the_roll();
-  template <class Fn>
-  void with_roll_call(Fn&& fn);
+  void hear(const Control& control, int awaited);
+  std::string hello(char kind, int awaited) const;
+  // Runs fn, which throws PeerTrouble, and asks around where that is a timeout.
+  void with_roll_call(const std::function<void()>& fn);
   // Waits until done(), and else throws: missing() is whom it waits for.
   template <class Done, class Missing>
   void await(Done&& done, Missing&& missing, Deadline deadline) {

@@ -146,7 +146,8 @@ class Duplication {
 
 // What a rank tells all others beside the calls: "l" and a farewell; "c": a communicator is dead, and it will come to
 // finalise (among all ranks only); "a", the kind of error as a character, and the text;
-// or "h" and the call that it is in, when it has waited in vain.
+// or, when it has waited in vain, "h", the call that it is in and for whom it waits (-1: it does not know). Who hears that
+// answers by "i" and the same of itself.
 // So short that MPI takes it at once, and the one who hears it never waits for the one who said it.
 inline constexpr size_t kMostControlBytes = 2000;
 struct Control {
