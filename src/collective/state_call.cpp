@@ -117,8 +117,8 @@ Announced announce_x(const Tensor& t, CommState& comm, const Description& d, std
   const size_t at = payload.size(), bytes = static_cast<size_t>(t.bytes());
   if (bytes == 0) return {t.dtype(), t.shape(), t.strides(), {}, nullptr};  // nothing to be read
   // Of an all_reduce all ranks must find the same, and `most` is this rank's guess.
-  const size_t limit = inline_limit(t, d, comm);
-  if (at + bytes > (d.op == OpCode::all_reduce ? limit : std::min(limit, most))) return announce(t, comm, use_of(d.op));
+  const bool guesses = d.op != OpCode::all_reduce && most != SIZE_MAX;
+  if (at + bytes > (guesses ? most : inline_limit(t, d, comm))) return announce(t, comm, use_of(d.op));
   payload.resize(at + (bytes + 15) / 16 * 16);
   copy_box({payload.data() + at, t.dtype(), t.shape(), row_major(t.shape())}, view_of(t));
   return {t.dtype(), t.shape(), t.strides(), {{at, kInlined}}, nullptr};
@@ -167,16 +167,16 @@ void add_outputs(const Description& d, CommState& comm, Statement& s, std::vecto
 size_t most_inlined(CommState& comm, const detail::Agreement& before) {
   const Transport& transport = comm.transport();
   const size_t riding = transport.riding_bytes();
-  if (riding == SIZE_MAX || !before.settled) return SIZE_MAX;
-  const auto limit = static_cast<int64_t>(transport.inline_bytes({}, false));
+  if (riding == SIZE_MAX || !before.settled || comm.size() == 1) return SIZE_MAX;
+  const size_t limit = transport.inline_bytes({}, false);
   for (size_t r = 0; r < before.records.size(); ++r) {
     int64_t bytes = 0;
     for (const Statement& s : before.records[r].statements) {
       if (s.has_x) bytes += volume(s.x().shape) * size_bytes(s.x().dtype);
     }
-    if (bytes > limit && r != static_cast<size_t>(comm.rank())) return riding;
+    if (static_cast<size_t>(bytes) > limit && r != static_cast<size_t>(comm.rank())) return std::min(riding, limit);
   }
-  return SIZE_MAX;
+  return std::max(limit, transport.alone_bytes());
 }
 
 void state(const Description& d, CommState& comm, Statement& s, std::vector<Tensor>& tensors,

@@ -14,10 +14,11 @@ namespace tessera {
 void state(const detail::Description& description, detail::CommState& comm, Statement& statement,
            std::vector<Tensor>& tensors, std::vector<std::byte>& payload, bool alone, size_t most_inlined);
 
-// How many bytes of elements may travel within this rank's record: as many as the transport takes, but where another rank had
-// more than that in the last call from this place. Then all wait for that one's anyway, and only so many as make the record
-// no dearer save a message. A rank that guesses wrong costs time, nothing else; of an
-// all_reduce, where all must find the same, it is not asked.
+// How many bytes of elements may travel within this rank's record: as many as the transport takes (then SIZE_MAX), but for what
+// the last call from this place says. Where another rank had more than that, all wait for that one's anyway, and only so many
+// as make the record no dearer save a message. Where no other had, this one may be the only one that has, and some more are
+// worth it. A rank that guesses wrong costs time, nothing else; of an all_reduce, where all must find the same, it is not
+// asked.
 size_t most_inlined(detail::CommState& comm, const detail::Agreement& before);
 
 // Throws ShapeError where an output lies over another operation's tensors.

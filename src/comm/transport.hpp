@@ -154,6 +154,9 @@ class Transport {
   virtual size_t inline_boxes_bytes(const Tensor& tensor) const { return inline_bytes(tensor, false); }
   // Of elements: so few make what is said no dearer.
   virtual size_t riding_bytes() const { return SIZE_MAX; }
+  // So many of one rank still travel best within its record where all others' do: then nothing else has to be sent. 0: no
+  // more than else.
+  virtual size_t alone_bytes() const { return 0; }
 
   // New memory, of the kind that peers read best.
   virtual Tensor allocate(DType dtype, const Dims& shape) { return Tensor::empty(dtype, shape); }

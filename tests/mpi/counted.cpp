@@ -330,6 +330,24 @@ void ragged(Comm& comm, int64_t few) {
   }
 }
 
+// Rank 0 has more than travels with what is said, and the others next to nothing: from the second call on it goes so
+// nevertheless, as nothing else has to be sent then. `most`: so many bytes.
+void alone(Comm& comm, int64_t most) {
+  const int64_t last = comm.size() - 1;
+  for (const int64_t bytes : {int64_t{6145}, most, most + 1}) {
+    for (int call = 0; call < 4; ++call) {
+      const Tensor mine = Tensor::full(DType::u8, {comm.rank() == 0 ? bytes : 7}, call + comm.rank());
+      comm.barrier();
+      calls = {};
+      const Tensor all = all_gather(comm, mine).tensor;
+      const bool by_itself = comm.rank() == 0 && (bytes > most || call == 0);
+      require(calls.sends == (by_itself ? 2 : 1) * last, "the number of messages of what one has alone");
+      require(all.at<uint8_t>(bytes - 1) == call && all.at<uint8_t>(bytes + 7 * last - 1) == call + last,
+              "what one has alone");
+    }
+  }
+}
+
 // The last rank agrees to a split and then stands still: the others do not wait for longer than the timeout, and name it.
 void stands_still(Comm& comm, MPI_Comm others, int part) {
   const int last = comm.size() - 1;
@@ -458,6 +476,7 @@ int main(int argc, char** argv) {
     } else if (what == "ragged") {
       ragged(comm, 1000);
       ragged(comm, 700);
+      alone(comm, 15360);
     } else if (what == "sums") {
       sums(comm);
     } else if (what == "rounds") {

@@ -27,6 +27,9 @@ class MpiTransport : public Transport {
     return votes() ? 2048 : static_cast<size_t>(world_->api().most_inlined_bytes);
   }
   size_t riding_bytes() const override { return static_cast<size_t>(world_->api().most_riding_bytes); }
+  // Between two ranks of one machine, where a round is short, 12 KiB took 5.0 us with what is said and 4.4 by themselves;
+  // on four over TCP 63 and 98.
+  size_t alone_bytes() const override { return votes() ? 0 : circle_.size() == 2 ? 8192 : 15360; }
   void exchange(const Saying& mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
                 Deadline deadline) override;
   bool hears_from_afar(int peer) const override { return !hosts_.together(peer, rank_); }
