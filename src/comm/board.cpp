@@ -51,12 +51,12 @@ void Board::initialise(void* memory, int size) {
   for (int r = 0; r < size; ++r) new (slots + r) Slot;
 }
 
-Board::Board(void* memory, int rank, int size, std::chrono::nanoseconds patience)
+Board::Board(void* memory, int rank, int size, std::chrono::nanoseconds patience, int neighbours)
     : head_(static_cast<BoardHead*>(memory)),
       slots_(reinterpret_cast<Slot*>(static_cast<std::byte*>(memory) + head_bytes())),
       rank_(rank),
       size_(size),
-      looks_(size),
+      looks_(std::max(size, neighbours)),
       patience_(patience),
       records_(static_cast<size_t>(size)) {}
 

@@ -87,8 +87,10 @@ class Board {
   static void initialise(void* memory, int size);
 
   // `memory` as initialise()d; it must outlive the Board. `patience`: how long an abort waits for a reader that has
-  // stopped. A thread reads the owner's own memory, so for ever; a process can do no harm by reading late.
-  Board(void* memory, int rank, int size, std::chrono::nanoseconds patience = std::chrono::nanoseconds::max());
+  // stopped. A thread reads the owner's own memory, so for ever; a process can do no harm by reading late. `neighbours`: how
+  // many ranks share the machine's cores, where these are not all.
+  Board(void* memory, int rank, int size, std::chrono::nanoseconds patience = std::chrono::nanoseconds::max(),
+        int neighbours = 0);
 
   int rank() const { return rank_; }
   int size() const { return size_; }

@@ -64,7 +64,8 @@ shm::Invitation invitation_from(const std::string& text) {
 }
 
 // No world where any rank met with trouble, and what the first of them says of it.
-std::pair<std::shared_ptr<shm::World>, std::string> meet(MpiTransport& wide, const Hosts& hosts, Deadline deadline) {
+std::pair<std::shared_ptr<shm::World>, std::string> meet(MpiTransport& wide, const Hosts& hosts, int neighbours,
+                                                         Deadline deadline) {
   const int host = hosts.host_of(wide.rank()), place = hosts.place_of(wide.rank());
   const shm::Way way = shm::parse_way(std::getenv("TESSERA_SHM_WAY"));
   Meeting meeting;
@@ -91,8 +92,8 @@ std::pair<std::shared_ptr<shm::World>, std::string> meet(MpiTransport& wide, con
   std::string trouble = first_trouble();
   if (!trouble.empty()) return {nullptr, trouble};
   meeting.attempt([&] {
-    meeting.world =
-        with_ranks(hosts, wide.rank(), [&] { return std::make_shared<shm::World>(segment, place, way, deadline); });
+    meeting.world = with_ranks(hosts, wide.rank(),
+                               [&] { return std::make_shared<shm::World>(segment, place, way, deadline, neighbours); });
   });
   trouble = first_trouble();
   return {trouble.empty() ? meeting.world : nullptr, trouble};
@@ -199,14 +200,15 @@ std::unique_ptr<Transport> join_hosts(std::shared_ptr<World> world, CommHandle c
     keys.push_back(other.host);
   }
   const Crowds crowds(all);
-  world->set_neighbours(crowds.around(mine), mine.core_count());
+  const int neighbours = crowds.around(mine);
+  world->set_neighbours(neighbours, mine.core_count());
   Hosts hosts(keys);
   wide->set_hosts(hosts);
   wide->set_polls(should_poll(all, crowds));
   wide->set_prices(agreed_prices(*world, comm, *wide, hosts, all[0].prices, deadline));
   wide->set_voters(all[0].voters);
   if (hosts.count() == hosts.ranks()) return wide;
-  const auto [shared, trouble] = meet(*wide, hosts, deadline);
+  const auto [shared, trouble] = meet(*wide, hosts, neighbours, deadline);
   if (shared == nullptr) {
     wide->set_trouble(trouble);
     return wide;

@@ -56,7 +56,7 @@ ShmTransport::ShmTransport(std::shared_ptr<World> world, Probe probe)
 
 ShmTransport::ShmTransport(std::shared_ptr<World> world, std::vector<int> members, uint64_t board_at, Probe probe)
     : BoardTransport(Board(board_in(world->segment(), board_at, members.size()), index_of(members, world->rank()),
-                           static_cast<int>(members.size()), kPatience),
+                           static_cast<int>(members.size()), kPatience, world->neighbours()),
                      std::move(probe)),
       world_(std::move(world)),
       members_(std::move(members)),
@@ -181,7 +181,7 @@ void ShmTransport::await_filled(const Source& source, Deadline deadline) {
   auto& head = *const_cast<MirrorHead*>(source.head);
   const auto filled = [&] { return head.filled.load(std::memory_order_acquire) >= bytes; };
   while (!filled()) {
-    if (fill_next() || looks_.until(filled)) continue;
+    if (fill_next() || world_->looks().until(filled)) continue;
     const int peer = index_of(members_, source.rank);
     const auto now = Clock::now();
     if (board().aborted() || board().has_left(peer)) throw PeerTrouble{PeerTrouble::closed, peer};

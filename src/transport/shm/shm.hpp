@@ -80,7 +80,6 @@ class ShmTransport : public BoardTransport, private Mourner {
   const std::vector<int> members_;  // world ranks
   const uint64_t board_at_;
   const bool attachable_;  // every member can read this rank's own memory
-  const Looks looks_{board().size()};
   Mapper mapper_;
   std::vector<std::unique_ptr<Mirror>> announcing_;  // made for the next exchange
   std::vector<std::unique_ptr<Mirror>> mirrors_;     // of the call that is going on

@@ -37,11 +37,12 @@ Way parse_way(const char* text) {
   throw Error(fmt::format("TESSERA_SHM_WAY is \"{:.40}\"; choose, in_place, attach and staged work", text));
 }
 
-World::World(std::shared_ptr<Segment> segment, int rank, Way way, Deadline deadline)
+World::World(std::shared_ptr<Segment> segment, int rank, Way way, Deadline deadline, int neighbours)
     : segment_(std::move(segment)),
       rank_(rank),
       way_(way),
-      looks_(segment_->ranks()),
+      neighbours_(std::max(neighbours, segment_->ranks())),
+      looks_(neighbours_),
       identities_(static_cast<size_t>(segment_->ranks())),
       dead_(static_cast<size_t>(segment_->ranks())),
       watched_(static_cast<size_t>(segment_->ranks()) + 2, -1) {

@@ -27,14 +27,17 @@ class Mourner {
 
 class World {
  public:
-  // Collective among all ranks of the segment. Throws Error, PeerLostError, TimeoutError.
-  World(std::shared_ptr<Segment> segment, int rank, Way way, Deadline deadline);
+  // Collective among all ranks of the segment. `neighbours`: how many share the machine, where there are others. Throws Error,
+  // PeerLostError, TimeoutError.
+  World(std::shared_ptr<Segment> segment, int rank, Way way, Deadline deadline, int neighbours = 0);
   ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
   int rank() const { return rank_; }
   int ranks() const { return segment_->ranks(); }
+  int neighbours() const { return neighbours_; }
+  const Looks& looks() const { return looks_; }
   Way way() const { return way_; }
   const Segment& segment() const { return *segment_; }
   Heap& heap() const { return *heap_; }
@@ -86,6 +89,7 @@ class World {
   const std::shared_ptr<Segment> segment_;
   const int rank_;
   const Way way_;
+  const int neighbours_;
   const Looks looks_;
   std::shared_ptr<Heap> heap_;
   std::vector<Identity> identities_;
