@@ -117,9 +117,9 @@ class Engine : private Meanwhile {
     tell_sizes(replayed_->arranged[0], outcomes_[0]);
     prepare_result();
     begin();
-    if (is_callers() || !outcomes_[0].tensor.defined()) return;
+    if (!replayed_->replay.inlined() || is_callers() || !outcomes_[0].tensor.defined()) return;
     std::byte* const memory[] = {asked_->x->data(), outcomes_[0].tensor.data()};
-    if (replayed_->replay.inlined()) replayed_->inlined.run_own(memory);
+    replayed_->inlined.run_own(memory);
   }
 
   // Whether what a replay writes to is the caller's.
