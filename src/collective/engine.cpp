@@ -216,8 +216,8 @@ class Engine : private Meanwhile {
     for (Statement& statement : record.statements) statement.reset();
     size_t op = 0;
     try {
-      const size_t most = most_inlined(comm_, *agreement_);
       for (; op < batch_.size(); ++op) {
+        const size_t most = most_inlined(comm_, batch_[op], *agreement_);
         state(batch_[op], comm_, record.statements[op], w_.mine, record.payload, batch_.size() == 1, most);
       }
       check_apart(batch_, comm_.size(), w_.mine);

@@ -77,12 +77,11 @@ void Replay::note(int64_t call, const Description& d, const Site& site, int rank
   std::memcpy(words_.data(), own.bytes.data(), own.bytes.size());
   note_handles(mine);
   parts_.clear();
-  if (flat_bytes_ >= kPartsBytes && d.exchange != nullptr) note_parts(d.x, sends);
+  if (flat_bytes_ >= kPartsBytes && cuts_alone(d)) note_parts(d.x, sends);
   noted_ = true;
 }
 
-// What others read of x follows from the exchange alone: whoever agrees to that reads the same, also where it says something
-// else than before. Where that is most of x, all of it is copied faster.
+// Where others read most of x, all of it is copied faster.
 void Replay::note_parts(const Tensor& x, std::span<const Send> sends) {
   std::vector<Box> boxes;
   size_t bytes = 0;

@@ -89,11 +89,10 @@ Announced announce(const Tensor& t, CommState& comm, Use use) {
   return {t.dtype(), t.shape(), t.strides(), comm.transport().handle_of(t, use), nullptr};
 }
 
-// How much of x the others read: see Replay, which then writes no more than that.
-int64_t elements_read(const Description& d, int rank) {
+int64_t elements_sent(const Exchange& exchange, int rank) {
   std::vector<Box> boxes;
   int64_t elements = 0;
-  for (const Overlap& sent : (*d.exchange)->sends(rank)) {
+  for (const Overlap& sent : exchange.sends(rank)) {
     if (sent.rank == rank || std::find(boxes.begin(), boxes.end(), sent.box) != boxes.end()) continue;
     boxes.push_back(sent.box);
     elements += sent.box.elements();
@@ -101,24 +100,35 @@ int64_t elements_read(const Description& d, int rank) {
   return elements;
 }
 
-size_t inline_limit(const Tensor& x, const Description& d, CommState& comm) {
+// How much of x the others read where it cuts_alone(): see Replay, which then writes no more than that. Of sizes that are
+// no cut of it, any answer will do.
+int64_t elements_read(const Tensor& x, const Description& d, const Statement& s, const CommState& comm) {
+  if (d.exchange != nullptr) return elements_sent(**d.exchange, comm.rank());
+  const int64_t extent = x.shape(s.op == OpCode::all_to_all ? s.split_dim : s.dim);
+  const Sizes cut = d.sizes.empty() ? chunk_sizes(extent, comm.size()) : d.sizes;
+  const auto rank = static_cast<size_t>(comm.rank());
+  if (rank >= cut.size() || cut[rank] < 0 || cut[rank] > extent) return x.elements();
+  return x.elements() / extent * (extent - cut[rank]);
+}
+
+size_t inline_limit(const Tensor& x, const Description& d, const Statement& s, CommState& comm) {
   if (comm.size() == 1) return 0;
   const size_t limit = comm.transport().inline_bytes(x, d.op == OpCode::all_reduce);
-  if (d.exchange == nullptr || static_cast<size_t>(x.bytes()) <= limit) return limit;
+  if (!cuts_alone(d) || static_cast<size_t>(x.bytes()) <= limit) return limit;
   const size_t more = comm.transport().inline_boxes_bytes(x);
   const bool in_boxes = static_cast<size_t>(x.bytes()) <= more && x.is_contiguous() &&
-                        elements_read(d, comm.rank()) <= x.elements() / 4 * 3;
+                        elements_read(x, d, s, comm) <= x.elements() / 4 * 3;
   return in_boxes ? more : limit;
 }
 
 // A small tensor travels within the record.
-Announced announce_x(const Tensor& t, CommState& comm, const Description& d, std::vector<std::byte>& payload,
-                     size_t most) {
+Announced announce_x(const Tensor& t, CommState& comm, const Description& d, const Statement& s,
+                     std::vector<std::byte>& payload, size_t most) {
   const size_t at = payload.size(), bytes = static_cast<size_t>(t.bytes());
   if (bytes == 0) return {t.dtype(), t.shape(), t.strides(), {}, nullptr};  // nothing to be read
   // Of an all_reduce all ranks must find the same, and `most` is this rank's guess.
   const bool guesses = d.op != OpCode::all_reduce && most != SIZE_MAX;
-  if (at + bytes > (guesses ? most : inline_limit(t, d, comm))) return announce(t, comm, use_of(d.op));
+  if (at + bytes > (guesses ? most : inline_limit(t, d, s, comm))) return announce(t, comm, use_of(d.op));
   payload.resize(at + (bytes + 15) / 16 * 16);
   copy_box({payload.data() + at, t.dtype(), t.shape(), row_major(t.shape())}, view_of(t));
   return {t.dtype(), t.shape(), t.strides(), {{at, kInlined}}, nullptr};
@@ -164,11 +174,11 @@ void add_outputs(const Description& d, CommState& comm, Statement& s, std::vecto
 
 }  // namespace
 
-size_t most_inlined(CommState& comm, const detail::Agreement& before) {
+size_t most_inlined(CommState& comm, const Description& d, const detail::Agreement& before) {
   const Transport& transport = comm.transport();
   const size_t riding = transport.riding_bytes();
   if (riding == SIZE_MAX || !before.settled || comm.size() == 1) return SIZE_MAX;
-  const size_t limit = transport.inline_bytes({}, false);
+  const size_t limit = cuts_alone(d) ? transport.inline_boxes_bytes(d.x) : transport.inline_bytes(d.x, false);
   for (size_t r = 0; r < before.records.size(); ++r) {
     int64_t bytes = 0;
     for (const Statement& s : before.records[r].statements) {
@@ -209,7 +219,7 @@ void state(const Description& d, CommState& comm, Statement& s, std::vector<Tens
     }
     if (d.scale != 1) check_reducible({ReduceOp::premul_sum, d.scale}, d.x.dtype());
     tensors.push_back(stacked ? d.x.unsqueeze(0) : d.x);
-    s.tensors.push_back(announce_x(tensors.back(), comm, d, payload, most_inlined));
+    s.tensors.push_back(announce_x(tensors.back(), comm, d, s, payload, most_inlined));
   } else {
     tensors.emplace_back();
   }

@@ -19,7 +19,7 @@ void state(const detail::Description& description, detail::CommState& comm, Stat
 // as make the record no dearer save a message. Where no other had, this one may be the only one that has, and some more are
 // worth it. A rank that guesses wrong costs time, nothing else; of an all_reduce, where all must find the same, it is not
 // asked.
-size_t most_inlined(detail::CommState& comm, const detail::Agreement& before);
+size_t most_inlined(detail::CommState& comm, const detail::Description& description, const detail::Agreement& before);
 
 // Throws ShapeError where an output lies over another operation's tensors.
 // `tensors` are those of the whole batch.
@@ -29,6 +29,13 @@ void check_apart(std::span<const detail::Description> batch, int ranks, std::spa
 inline Use use_of(OpCode op) {
   const bool sums = op == OpCode::reduce_scatter || op == OpCode::all_reduce || op == OpCode::reduce;
   return sums || op == OpCode::redistribute ? Use::picked : Use::copied;
+}
+
+// Whether what others read of x follows from this rank's record alone, as its exchange or its sizes: whoever agrees to
+// those reads the same, also where it says something else than before.
+inline bool cuts_alone(const detail::Description& d) {
+  return d.exchange != nullptr || d.op == OpCode::all_to_all || d.op == OpCode::all_to_all_v ||
+         d.op == OpCode::reduce_scatter;
 }
 
 // The number of output tensors that an operation has on each rank, for

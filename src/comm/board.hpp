@@ -33,6 +33,8 @@ namespace tessera {
 // Of elements that travel within a record, at most; of such as do not lie in shared memory; of such as each peer reads a box
 // of, so that only boxes are written there.
 inline constexpr size_t kInlineBytes = 8192, kInlineUnsharedBytes = 12288, kInlineBoxesBytes = 16384;
+// Where another has more than that, so that all wait a second time anyway.
+inline constexpr size_t kRidingBytes = 1024;
 // Of a record that needs one step only; longer ones take several.
 inline constexpr size_t kRecordBytes = kInlineBoxesBytes + 2048;
 inline constexpr size_t kVerdictBytes = 8192;  // longest text of a verdict

@@ -155,7 +155,7 @@ class Transport {
   // Of elements: so few make what is said no dearer.
   virtual size_t riding_bytes() const { return SIZE_MAX; }
   // So many of one rank still travel best within its record where all others' do: then nothing else has to be sent. 0: no
-  // more than else.
+  // more than else. SIZE_MAX: as many as else.
   virtual size_t alone_bytes() const { return 0; }
 
   // New memory, of the kind that peers read best.

@@ -23,9 +23,11 @@ class BoardTransport : public Transport {
   size_t inline_bytes(const Tensor&, bool alike) const override {
     return alike ? kInlineBytes / static_cast<size_t>(std::max(1, size() / 4)) : kInlineBytes;
   }
+  size_t inline_boxes_bytes(const Tensor&) const override { return kInlineBoxesBytes; }
+  size_t riding_bytes() const override { return kRidingBytes; }
+  size_t alone_bytes() const override { return SIZE_MAX; }
   void exchange(const Saying& mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
                 Deadline deadline) override;
-  size_t inline_boxes_bytes(const Tensor&) const override { return kInlineBoxesBytes; }
   bool takes_payload(size_t bytes) const override { return bytes <= kRecordBytes; }
   void run(const Move& move, std::span<const Tensor> mine, const PeerTensors& peers, Deadline deadline) override;
   bool aborted() const override { return board_.aborted(); }

@@ -256,6 +256,66 @@ TEST_P(Again, EveryOperationOnLongTensors) {
   });
 }
 
+// Of 8 to 16 KiB, of which each reads a part: the rest of a record stays as it was. Now and then one rank says something
+// else: the others have written their parts by then, and what is read of them is still those.
+TEST_P(Again, WhereEachReadsAPart) {
+  on_ranks([](Comm& comm) {
+    const int64_t n = comm.size(), wide = 120 / n * n, each = wide / n;
+    for (int time = 0; time < kTimes; ++time) {
+      const auto rows_of = [&](int64_t rank) {
+        return rank < n - 1 ? int64_t{20} : time == 5 ? int64_t{30} : time == 8 ? kLong : int64_t{24};
+      };
+      const int64_t rows = rows_of(comm.rank()), first = each * comm.rank();
+      const auto at = [&](int64_t rank, int64_t row, int64_t column) {
+        return value(static_cast<int>(rank), time, wide * row + column);
+      };
+      const Tensor x = Tensor::generate(DType::f32, {rows, wide}, [&](auto i) { return at(comm.rank(), i[0], i[1]); });
+      const Tensor turned =
+          Tensor::generate(DType::f32, {wide, rows}, [&](auto i) { return at(comm.rank(), i[1], i[0]); });
+      const Gathered down = all_to_all(comm, x, {.split_dim = 1, .concat_dim = 0});
+      const Gathered across = all_to_all(comm, turned, {.split_dim = 0, .concat_dim = 1});
+      int64_t before = 0;
+      for (int64_t r = 0; r < n; before += rows_of(r++)) {
+        for (int64_t i = 0; i < rows_of(r) * each; ++i) {
+          ASSERT_EQ(down.tensor.at<float>(before + i / each, i % each), at(r, i / each, first + i % each)) << time;
+          ASSERT_EQ(across.tensor.at<float>(i % each, before + i / each), at(r, i / each, first + i % each)) << time;
+        }
+      }
+    }
+  });
+}
+
+TEST_P(Again, WhereEachReadsAPartOfOneDimension) {
+  on_ranks([](Comm& comm) {
+    const int n = comm.size();
+    const int64_t each = 2800 / n, first = each * comm.rank();
+    const auto own = static_cast<size_t>(comm.rank());
+    for (int time = 0; time < kTimes; ++time) {
+      const auto at = [&](int rank, int64_t i) { return value(rank, time, i); };
+      const Tensor x = Tensor::generate(DType::f32, {each * n}, [&](auto i) { return at(comm.rank(), i[0]); });
+      // Its last rank sends its own part to the first instead.
+      Sizes sizes(static_cast<size_t>(n), each);
+      if (time % 4 == 3 && comm.rank() == n - 1 && n > 1) {
+        sizes[0] += each;
+        sizes[own] = 0;
+      }
+      const Gathered crossed = all_to_all_v(comm, x, sizes);
+      Tensor part;  // from another line on the last rank
+      if (comm.rank() == n - 1 && time % 4 == 3) part = reduce_scatter(comm, x, {.op = ReduceOp::max});
+      else part = reduce_scatter(comm, x, {.op = ReduceOp::max});
+      for (int64_t i = 0; i < each; ++i) ASSERT_EQ(part.at<float>(i), at(n - 1, first + i)) << time;
+      int64_t arrived = 0;
+      for (int r = 0; r < n; ++r) {
+        const int64_t shift = r == n - 1 && time % 4 == 3 && n > 1 && comm.rank() > 0 ? each : 0;
+        for (int64_t i = 0; i < crossed.sizes[static_cast<size_t>(r)]; ++i) {
+          ASSERT_EQ(crossed.tensor.at<float>(arrived + i), at(r, first + shift + i)) << time;
+        }
+        arrived += crossed.sizes[static_cast<size_t>(r)];
+      }
+    }
+  });
+}
+
 // A rank that has said where its result will be keeps to that when another one's record is new.
 TEST_P(Again, ALongSumFromAnotherLineOnSomeRanks) {
   on_ranks([](Comm& comm) {

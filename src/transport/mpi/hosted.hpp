@@ -26,7 +26,8 @@ class HostedTransport : public Transport {
   size_t inline_boxes_bytes(const Tensor& tensor) const override {
     return is_alone() ? host_->inline_boxes_bytes(tensor) : wide_->inline_boxes_bytes(tensor);
   }
-  size_t riding_bytes() const override { return is_alone() ? SIZE_MAX : wide_->riding_bytes(); }
+  size_t riding_bytes() const override { return is_alone() ? host_->riding_bytes() : wide_->riding_bytes(); }
+  size_t alone_bytes() const override { return is_alone() ? host_->alone_bytes() : 0; }
   bool hears_from_afar(int peer) const override { return leads() && !is_here(peer); }
   bool takes_payload(size_t bytes) const override { return is_alone() && host_->takes_payload(bytes); }
   void exchange(const Saying& mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
