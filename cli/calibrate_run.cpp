@@ -204,8 +204,10 @@ class Calibration {
     // `whole`: the bytes of the tensor for each that the busiest rank is to receive.
     const auto add = [&](StepKind kind, const Placement& from, const Placement& to, double whole, auto&& fits) {
       const auto part = [&](const Placement& p) { return p.kind == Placement::Kind::shard ? whole / n : whole; };
-      const int64_t streams = from.kind == Placement::Kind::partial ? sum_stream_bytes() : copy_stream_bytes();
-      const auto jump = static_cast<double>(streams) / part(to);
+      // The sums of an all_reduce are shared out, and read by others next.
+      const bool shared_out = kind == StepKind::all_reduce, sums = from.kind == Placement::Kind::partial;
+      const int64_t streams = sums && !shared_out ? sum_stream_bytes() : copy_stream_bytes();
+      const auto jump = static_cast<double>(streams) / (shared_out ? whole / n : part(to));
       for (const double bytes : measured_sizes(most, kInlineBoxesBytes / part(from), jump)) {
         const Dims shape = matrix(bytes * whole, axis.ranks());
         if (!fits(bytes_of_shape(shape))) continue;

@@ -15,6 +15,7 @@ namespace {
 struct End {
   int tensor;
   bool whole;
+  bool read_next = false;  // what is written there, by others in the next round
 
   Box local(const Box& global, const AxisLayout& layout, int rank) const {
     return whole ? global : global.relative_to(layout.box(rank).offset);
@@ -36,6 +37,7 @@ class Mover {
         copy(as_parts ? target.tensor + peer : target.tensor, place, term, reduction);
       } else if (terms++ == 0) {
         receive(target.tensor, target.local(box, to, rank_), term, reduction);
+        move_.receives.back().read_next = target.read_next;
       } else {
         move_.terms.push_back(term);
         ++move_.receives.back().terms;
@@ -413,11 +415,11 @@ void append_moves(const Arranged& a, const Choice& choice, const Network* networ
     append_pairs(a, rank, numbers, mine, rounds);
   } else if (choice.has_scratch) {
     const AxisLayout cut = even_cut(a, *summing_of(a));
-    first.between(a.from, cut, {x, false}, {numbers.scratch, false}, a.reduction);
+    first.between(a.from, cut, {x, false}, {numbers.scratch, false, true}, a.reduction);
     Mover(rank, mine, rounds[1]).between(cut, a.to, {numbers.scratch, false}, {out, false}, {});
   } else if (a.op == OpCode::all_reduce && !choice.in_one_round) {
     const AxisLayout cut(a.to.shape(), cut_for(a.to.shape(), a.to.ranks()), a.to.ranks());
-    first.between(a.from, cut, {x, false}, {out, true}, a.reduction);
+    first.between(a.from, cut, {x, false}, {out, true, true}, a.reduction);
     if (!all_at_once) return gather();
     Mover(rank, mine, rounds[1]).between(cut, a.to, {out, true}, {out, true}, {});
   } else if (!all_at_once) {

@@ -61,7 +61,8 @@ struct Receive {  // tensor.box = its terms combined; one term alone is copied,
   size_t first_term = 0;
   size_t terms = 1;
   Reduction reduction;
-  Dims axes = {};  // where the terms lie row-major over several axes of a mesh: their sizes
+  Dims axes = {};          // where the terms lie row-major over several axes of a mesh: their sizes
+  bool read_next = false;  // by others, in the next round of the call
   bool is_copy() const { return terms == 1 && reduction.op != ReduceOp::premul_sum; }
 };
 struct Send {  // the mirror image of a term of `rank`

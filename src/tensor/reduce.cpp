@@ -181,8 +181,14 @@ bool lie_together(const View& dst, std::span<const ConstView> terms) {
 // a block, and what does not lie together in its box is packed.
 class BoxedReduce {
  public:
-  BoxedReduce(const View& dst, std::span<const ConstView> terms, const BlockTree& tree, int64_t total_bytes)
-      : dst_(dst), terms_(terms), tree_(tree), total_bytes_(total_bytes), nest_(dst.shape, operands()) {}
+  BoxedReduce(const View& dst, std::span<const ConstView> terms, const BlockTree& tree, int64_t total_bytes,
+              bool streams)
+      : dst_(dst),
+        terms_(terms),
+        tree_(tree),
+        total_bytes_(total_bytes),
+        streams_(streams),
+        nest_(dst.shape, operands()) {}
 
   void run() const {
     if (nest_.empty()) return;
@@ -250,7 +256,7 @@ class BoxedReduce {
     };
     std::byte* const dst = dst_.data + offset(0, at);
     if (is_dense(0, extent)) {
-      tree_.evaluate(dst, count, total_bytes_ >= sum_stream_bytes(), fetch);
+      tree_.evaluate(dst, count, streams_, fetch);
     } else {
       tree_.evaluate(tree_.result_slot(), count, false, fetch);
       copy_box(strided(dst, 0, extent), packed(tree_.result_slot(), extent), total_bytes_);
@@ -293,6 +299,7 @@ class BoxedReduce {
   std::span<const ConstView> terms_;
   const BlockTree& tree_;
   int64_t total_bytes_;
+  bool streams_;
   LoopNest<std::vector<NestOperand>> nest_;
   int64_t element_bytes_ = size_bytes(dst_.dtype);
 };
@@ -320,14 +327,14 @@ void PreparedSum::run(std::byte* dst, const std::byte* const* terms) {
 }
 
 void reduce_boxes(const View& dst, std::span<const ConstView> terms, Reduction reduction, int64_t total_bytes,
-                  const Dims& axes) {
+                  const Dims& axes, bool read_next) {
   const int64_t job_bytes = std::max(total_bytes, dst.elements() * size_bytes(dst.dtype));
-  const bool streams = job_bytes >= sum_stream_bytes();
+  const bool streams = job_bytes >= (read_next ? copy_stream_bytes() : sum_stream_bytes());
   const BlockTree tree(dst.dtype, reduction, terms.size(), axes, job_bytes);
   if (lie_together(dst, terms)) {
     reduce_contiguous(dst, terms, tree, streams);
   } else {
-    BoxedReduce(dst, terms, tree, job_bytes).run();
+    BoxedReduce(dst, terms, tree, job_bytes, streams).run();
   }
   if (streams) flush_stream();
 }

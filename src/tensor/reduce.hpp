@@ -17,9 +17,10 @@ namespace tessera {
 // strides), else it must not overlap them. One term: dst = that term,
 // multiplied by the factor of a premul_sum, divided by 1 for avg. `total_bytes`
 // as for copy_box(). `axes`: the terms lie row-major over axes of these sizes,
-// and the last one is combined first.
+// and the last one is combined first. `read_next`: some other core reads dst at once, so it stays in the cache as long as a
+// copy does.
 void reduce_boxes(const View& dst, std::span<const ConstView> terms, Reduction reduction, int64_t total_bytes = 0,
-                  const Dims& axes = {});
+                  const Dims& axes = {}, bool read_next = false);
 
 // The same for many sums of memory of the same shapes and strides: what they are made of is worked out once.
 class PreparedSum {

@@ -310,6 +310,18 @@ Arranged sum_of(OpCode op, int64_t elements, int ranks) {
   return sum;
 }
 
+// So it stays in the cache: see reduce_boxes().
+TEST(Rounds, WhatAnAllReduceSumsUpIsReadByOthersNext) {
+  const Tensor mine[2];
+  for (const OpCode op : {OpCode::all_reduce, OpCode::reduce_scatter}) {
+    const Arranged sum = sum_of(op, 1 << 20, 3);
+    Rounds rounds;
+    append_moves(sum, choose(sum, 1, nullptr), nullptr, 1, {0, 2}, mine, rounds);
+    ASSERT_EQ(rounds.all().size(), op == OpCode::all_reduce ? 2 : 1);
+    for (const Receive& receive : rounds.all()[0].receives) EXPECT_EQ(receive.read_next, op == OpCode::all_reduce);
+  }
+}
+
 TEST(Schedules, ShortSumsTakeLogarithmicRounds) {
   fmt::print(
       "| ranks | sum | KiB | rounds | messages | KiB sent | schedule, us |\n| --- | --- | --- | --- | --- | --- | --- "

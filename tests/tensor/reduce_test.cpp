@@ -206,6 +206,11 @@ TEST_P(Reduce, StridedOperands) {
         const std::vector<std::byte> again = prepared(out.bytes, out.view, const_terms, ReduceOp::sum);
         reduce_boxes(out.view, const_terms, ReduceOp::sum, total_bytes);
         EXPECT_EQ(again, out.bytes);
+        for (int64_t next_bytes : {sum_stream_bytes(), kStreamedSum}) {
+          Operand next(dtype, shape, strides, 0, room, 9);
+          reduce_boxes(next.view, const_terms, ReduceOp::sum, next_bytes, {}, true);
+          EXPECT_EQ(next.bytes, out.bytes);
+        }
         visit(dtype, [&]<class T>(std::type_identity<T>) { expect_defined<T>(out.view, terms, ReduceOp::sum); });
       }
     }

@@ -261,7 +261,7 @@ void Flow::do_local() {
     }
     if (terms.size() != receive.terms) continue;
     if (receive.is_copy()) copy_box(target_of(receive), terms[0], total_bytes_);
-    else reduce_boxes(target_of(receive), terms, receive.reduction, total_bytes_, receive.axes);
+    else reduce_boxes(target_of(receive), terms, receive.reduction, total_bytes_, receive.axes, receive.read_next);
   }
 }
 
@@ -365,7 +365,7 @@ void Flow::combine(Unit& unit) {
     if (unit.terms[t] != nullptr) terms.push_back({unit.terms[t].get(), to.dtype, to.shape, row_major(to.shape)});
     else terms.push_back(own_or_inlined(move_.terms[receive.first_term + t]).box(piece));
   }
-  reduce_boxes(to, terms, receive.reduction, total_bytes_, receive.axes);
+  reduce_boxes(to, terms, receive.reduction, total_bytes_, receive.axes, receive.read_next);
   for (Buffer& term : unit.terms) term.reset();
 }
 

@@ -233,7 +233,7 @@ void ShmTransport::reduce(const View& target, std::span<const Source> sources, c
     terms.push_back(source.view);
   }
   if (fetched == 0) {
-    reduce_boxes(target, terms, receive.reduction, total_bytes, receive.axes);
+    reduce_boxes(target, terms, receive.reduction, total_bytes, receive.axes, receive.read_next);
     return;
   }
   term_scratch_.resize(std::max(term_scratch_.size(), sources.size()));
@@ -256,7 +256,7 @@ void ShmTransport::reduce(const View& target, std::span<const Source> sources, c
       read(here, piece, 0, deadline);
       terms[t] = here;
     }
-    reduce_boxes(target.box(box), terms, receive.reduction, total_bytes, receive.axes);
+    reduce_boxes(target.box(box), terms, receive.reduction, total_bytes, receive.axes, receive.read_next);
   }
 }
 

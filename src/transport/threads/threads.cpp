@@ -57,7 +57,7 @@ void ThreadsTransport::receive_all(const Move& move, std::span<const Tensor> min
       }
     }
     if (receive.is_copy()) copy_box(target, terms_[0], total_bytes);
-    else reduce_boxes(target, terms_, receive.reduction, total_bytes, receive.axes);
+    else reduce_boxes(target, terms_, receive.reduction, total_bytes, receive.axes, receive.read_next);
   }
 }
 
