@@ -1,7 +1,11 @@
 // A program with calls of its own around tessera's: MPI is the program's, from MPI_Init_thread() to MPI_Finalize().
+#include <unistd.h>
+
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <string>
 #include <thread>
 
 #include <tessera/mpi.hpp>
@@ -70,6 +74,19 @@ void asynchronous(Comm& a, Comm& b) {
   require(mine.get().at<int64_t>(0) == 5 * n, "a sum that another thread asked for");
 }
 
+// A message goes on while its rank waits for its host in a call that goes on with its thread, too.
+void messages(Comm& a, Comm& b) {
+  const int n = a.size(), me = a.rank(), left = (me + n - 1) % n;
+  if (n == 1) return;
+  auto coming = start_recv(b, left);
+  auto going = start_send(b, Tensor::full(DType::i64, {100'000}, me), (me + 1) % n);
+  if (me % 2 == 0) require(coming.get().tensor.at<int64_t>(99'999) == left, "a message before a sum");
+  require(start(a, AllReduce{.x = Tensor::full(DType::i64, {3}, 1)}).get().at<int64_t>(0) == n,
+          "a sum beside messages");
+  if (me % 2 != 0) require(coming.get().tensor.at<int64_t>(99'999) == left, "a message after a sum");
+  going.wait();
+}
+
 // On one host any thread may call all but split(), which is a call of MPI's: where one rank must not make it, none does.
 void split_elsewhere(Comm& comm) {
   if (!on_one_host() || comm.size() == 1) return;
@@ -117,6 +134,27 @@ void trusted(Comm& a, Comm& b) {
   std::thread([&] { require(is_refused(again), "that another thread repeats a trusted gather"); }).join();
 }
 
+// The last rank does not come, and another comes late: that one says so though its call waits on its host, a bit at a time.
+void absent() {
+  Comm comm = from_mpi(MPI_COMM_WORLD);
+  const int last = comm.size() - 1;
+  comm.barrier();
+  MPI_Comm others = MPI_COMM_NULL;
+  MPI_Comm_split(MPI_COMM_WORLD, comm.rank() == last ? MPI_UNDEFINED : 0, 0, &others);
+  if (comm.rank() == last) sleep(60);
+  comm.set_timeout(std::chrono::seconds(2));
+  if (comm.rank() == last - 1) usleep(1'500'000);
+  try {
+    start(comm, AllReduce{.x = Tensor::full(DType::i64, {1000}, 1)}).get();
+  } catch (const TimeoutError& error) {
+    const std::string text = error.what();
+    std::printf("TimeoutError: %s\n", text.substr(0, text.find('\n')).c_str());
+    std::fflush(stdout);
+  }
+  MPI_Barrier(others);  // all have said it
+  MPI_Abort(MPI_COMM_WORLD, 3);
+}
+
 // Messages of the program's are on their way on the very communicator that tessera was given, with a tag that it has too.
 void use(MPI_Comm half) {
   int rank = 0, size = 0;
@@ -136,6 +174,7 @@ void use(MPI_Comm half) {
   MPI_Comm_free(&half);
   Comm again = comm.split(0);
   asynchronous(comm, again);
+  messages(comm, again);
   trusted(comm, again);
   split_elsewhere(comm);
   end_elsewhere(again);
@@ -159,6 +198,7 @@ int main(int argc, char** argv) {
   int rank = 0, size = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
+  if (argc > 1 && std::string(argv[1]) == "absent") absent();
   MPI_Comm half = MPI_COMM_NULL;
   MPI_Comm_split(MPI_COMM_WORLD, rank % 2, 0, &half);
   require(is_refused([] { from_mpi(MPI_COMM_NULL); }), "a null communicator");

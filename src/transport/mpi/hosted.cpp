@@ -111,17 +111,19 @@ int HostedTransport::awaited_here() const {
   return -1;
 }
 
-// An error of a message is its own waiter's, who will find it again.
+// An error of a message is its own waiter's, who will find it again. A call that goes on with its thread, and so has paused,
+// sleeps nowhere; but it hears of other hosts here like any other.
 std::chrono::nanoseconds HostedTransport::idle() noexcept {
-  if (let_others_go_on()) return {};
-  if (!world_->may_call()) return kIdleNap;
+  const bool paused = let_others_go_on();
+  const std::chrono::nanoseconds idle = paused ? std::chrono::nanoseconds() : kIdleNap;
+  if (!world_->may_call()) return idle;
   try {
     wide_->listen(awaited_here());
     if (wide_->aborted() && !host_->aborted()) abort({});
     const bool busy = world_->help_all() || FiberQueue::any_here();
-    return busy ? std::chrono::nanoseconds(kBusyNap) : kIdleNap;
+    return busy && !paused ? std::chrono::nanoseconds(kBusyNap) : idle;
   } catch (...) {
-    return kIdleNap;
+    return idle;
   }
 }
 
