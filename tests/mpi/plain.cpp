@@ -351,15 +351,22 @@ void huge(Comm& comm, bool trusted) {
   }
 }
 
-// The last rank does not come, and later ends by itself if nobody ends it. `late`: the others come one after the other.
-void absent(Comm& comm, bool late) {
-  if (comm.rank() == comm.size() - 1) {
+// The last rank does not come, and later ends by itself if nobody ends it. "absent_late": the others come one after the other;
+// "absent_mixed": one of them much later, to another call than theirs.
+void absent(Comm& comm, const std::string& what) {
+  const int last = comm.size() - 1;
+  if (comm.rank() == last) {
     sleep(60);
     return;
   }
   comm.set_timeout(std::chrono::seconds(2));
-  if (late) usleep(400'000u * static_cast<unsigned>(comm.rank()));
-  comm.barrier();
+  if (what == "absent_late") usleep(400'000u * static_cast<unsigned>(comm.rank()));
+  if (what != "absent_mixed" || comm.rank() == last - 1) {
+    if (what == "absent_mixed") usleep(1'500'000);
+    comm.barrier();
+  } else {
+    all_gather(comm, Tensor::full(DType::i64, {1}, 1));
+  }
 }
 
 // Older than MPI, so its end comes late: that a process tells by its exit code must not cut it off.
@@ -448,7 +455,7 @@ int main(int argc, char** argv) {
     if (what == "schedules") schedules(comm, argc > 3 ? argv[2] : "", argc > 4 ? argv[3] : "");
     if (what == "huge") huge(comm, false);
     if (what == "huge_trusted") huge(comm, true);
-    if (what == "absent" || what == "absent_late") absent(comm, what == "absent_late");
+    if (what.starts_with("absent")) absent(comm, what);
     if (what == "killed") killed(comm);
     if (what == "leaves") leaves(comm);
   } catch (const TimeoutError& error) {

@@ -342,7 +342,7 @@ void MpiTransport::hear(const Control& control, int awaited) {
   Peer& from = peers_[static_cast<size_t>(control.from)];
   char* end = nullptr;
   from.note_call(std::strtoull(control.text.c_str() + 1, &end, 10));
-  from.answered = from.call + 1;
+  from.answered = from.call / 256 + 1;
   const int64_t whom = std::strtoll(end, nullptr, 10);
   from.awaits = whom >= 0 && whom < size_ ? static_cast<int>(whom) : -1;
   if (control.text[0] == 'h') world_->send_text(comm_, control.from, kControl, hello('i', awaited));

@@ -48,9 +48,9 @@ class MpiTransport : public Transport {
   PeerTrouble ask_around(int suspect);
   // Whether its part of this exchange has come.
   bool has_said(int peer) const { return peer == rank_ || peers_[static_cast<size_t>(peer)].came; }
-  // Whether it has told one who asked that it is in this rank's call, or beyond.
+  // Whether it has told one who asked that it is in this rank's call, whichever operation it takes it for, or beyond.
   bool has_answered(int peer) const {
-    return peer == rank_ || peers_[static_cast<size_t>(peer)].answered > call_of(rank_);
+    return peer == rank_ || peers_[static_cast<size_t>(peer)].answered > call_of(rank_) / 256;
   }
   bool gathers_trusted(int64_t rows, int64_t row_bytes) const override {
     return world_->api().all_gather_v != nullptr && rows <= INT32_MAX && row_bytes <= INT32_MAX;
@@ -100,7 +100,7 @@ class MpiTransport : public Transport {
     std::atomic<uint64_t> call{0};
     std::atomic<bool> came{false};  // to this exchange
     std::atomic<bool> left{false};
-    // What it has said to one who waits in vain: the call that it was in, counted from 1, and for whom it waited.
+    // What it has said to one who waits in vain: the number of the call that it was in, and 1; and for whom it waited.
     std::atomic<uint64_t> answered{0};
     std::atomic<int> awaits{-1};
     std::string farewell;
