@@ -134,6 +134,25 @@ void trusted(Comm& a, Comm& b) {
   std::thread([&] { require(is_refused(again), "that another thread repeats a trusted gather"); }).join();
 }
 
+// A trusted gather that its caller interrupts: MPI cannot take it back, and so has its memory for as long as it goes on.
+void interrupted(int rank, int size) {
+  std::weak_ptr<const void> given;
+  {
+    Comm comm = from_mpi(MPI_COMM_WORLD);
+    const Sizes sizes(static_cast<size_t>(size), 10);
+    const Tensor x = Tensor::full(DType::i64, {10}, rank);
+    given = x.owner();
+    MPI_Barrier(MPI_COMM_WORLD);  // nobody hears of its end before it gets there
+    if (rank == 0) set_wait_hook([] { throw Error("interrupted"); });
+    const auto gather = [&] { all_gather(comm, x, {.sizes = sizes, .sizes_trusted = true}); };
+    // The last one does not come.
+    require(rank == size - 1 || is_refused(gather), "that a trusted gather is interrupted");
+    set_wait_hook(nullptr);
+    MPI_Barrier(MPI_COMM_WORLD);
+  }
+  require(rank != 0 || !given.expired(), "that what MPI may still read stays");
+}
+
 // The last rank does not come, and another comes late: that one says so though its call waits on its host, a bit at a time.
 void absent() {
   Comm comm = from_mpi(MPI_COMM_WORLD);
@@ -204,6 +223,7 @@ int main(int argc, char** argv) {
   require(is_refused([] { from_mpi(MPI_COMM_NULL); }), "a null communicator");
   if (size > 1) between_groups(half, rank);
   use(half);
+  if (size > 1 && !on_one_host()) interrupted(rank, size);
   auto late = std::make_unique<Comm>(from_mpi(MPI_COMM_WORLD));
   late->barrier();
 

@@ -173,11 +173,17 @@ void MpiTransport::gather_polled(const Tensor& x, const Tensor& out, const Trust
     world_->check(world_->test_some({&request, 1}, over), "MPI_Iallgatherv");
     return request == 0;
   };
+  // MPI cannot take it back, whoever ends it: the caller may interrupt it, too.
+  const auto keep = [&] {
+    if (request != 0) world_->keep(request, std::tuple(counts, x, out));
+    return request != 0;
+  };
   try {
     await_all(done, deadline);
   } catch (const PeerTrouble&) {
-    if (request == 0) return;  // it is over: what others have told of an end is of a later call
-    world_->keep(request, std::tuple(counts, x, out));
+    if (keep()) throw;  // else it is over: what others have told of an end is of a later call
+  } catch (...) {
+    keep();
     throw;
   }
 }

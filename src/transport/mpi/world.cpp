@@ -71,9 +71,14 @@ World::World(const Api& api, std::shared_ptr<void> engine)
   }
 }
 
+// Where the program's MPI goes on, what it has not ended by then it may still write to: that stays.
 World::~World() {
   if (ours_ && is_over()) ends_without_finalizing = false;  // the program has done it
-  if (!may_call()) return;
+  if (may_call()) end();
+  if (!kept_.empty() && engine_ == nullptr && !is_over()) new std::list<Kept>(std::move(kept_));
+}
+
+void World::end() {
   drain();
   if (!ours_) return;
   if (!part()) {

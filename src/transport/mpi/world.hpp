@@ -105,6 +105,7 @@ class World {
   bool all_left(Grave& grave);
   bool is_tidy();
   void drain();
+  void end();
   bool part();
   void tell_all_parting(const std::string& text);
 
