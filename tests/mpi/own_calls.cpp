@@ -153,6 +153,27 @@ void interrupted(int rank, int size) {
   require(rank != 0 || !given.expired(), "that what MPI may still read stays");
 }
 
+// What ranks said in a call that failed is no part of a later one, though its communicator may have the number of the one
+// that is gone.
+void after_a_failure(int rank, int size) {
+  Comm all = from_mpi(MPI_COMM_WORLD);
+  const auto sum = [&](Comm& comm, int64_t value) {
+    return all_reduce(comm, Tensor::full(DType::i64, {2}, value)).at<int64_t>(1);
+  };
+  for (const bool fails : {true, false, true, false}) {
+    Comm part = all.split(0);
+    if (!fails) {
+      require(sum(part, 1) == size, "a sum after one that failed");
+    } else if (rank != size - 1) {
+      part.set_timeout(std::chrono::milliseconds(300));
+      require(is_refused([&] { sum(part, 1000); }), "that a rank does not come");
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+    part = Comm();
+    MPI_Barrier(MPI_COMM_WORLD);
+  }
+}
+
 // The last rank does not come, and another comes late: that one says so though its call waits on its host, a bit at a time.
 void absent() {
   Comm comm = from_mpi(MPI_COMM_WORLD);
@@ -224,6 +245,7 @@ int main(int argc, char** argv) {
   if (size > 1) between_groups(half, rank);
   use(half);
   if (size > 1 && !on_one_host()) interrupted(rank, size);
+  if (size > 1) after_a_failure(rank, size);
   auto late = std::make_unique<Comm>(from_mpi(MPI_COMM_WORLD));
   late->barrier();
 

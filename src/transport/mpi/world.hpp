@@ -103,6 +103,7 @@ class World {
   bool is_right_thread() const { return level_ >= multiple || std::this_thread::get_id() == main_; }
   bool is_over() const;
   bool all_left(Grave& grave);
+  void clear(CommHandle comm);
   bool is_tidy();
   void drain();
   void end();
