@@ -352,8 +352,9 @@ void huge(Comm& comm, bool trusted) {
 }
 
 // The last rank does not come, and later ends by itself if nobody ends it. "absent_late": the others come one after the other;
-// "absent_mixed": one of them much later, to another call than theirs.
-void absent(Comm& comm, const std::string& what) {
+// "absent_mixed": one of them much later, to another call than theirs. On a new communicator, where nobody has said anything yet.
+void absent(Comm& world, const std::string& what) {
+  Comm comm = world.split(0);
   const int last = comm.size() - 1;
   if (comm.rank() == last) {
     sleep(60);

@@ -92,7 +92,7 @@ auto HostedTransport::on_host(Fn&& fn) const {
 }
 
 template <class Fn>
-void HostedTransport::through_relay(Fn&& fn) {
+void HostedTransport::with_roll_call(Fn&& fn) {
   try {
     on_host(fn);
   } catch (const PeerTrouble& trouble) {
@@ -134,10 +134,10 @@ void HostedTransport::exchange(const Saying& mine, uint64_t call, std::vector<st
   if (is_alone()) return host_->exchange(mine, call, records, deadline);
   world_->check_thread();
   wide_->begin(call);
-  on_host([&] { host_->exchange(mine, call, here_, deadline); });
+  with_roll_call([&] { host_->exchange(mine, call, here_, deadline); });
   others_.clear();
   if (leads()) ask_other_hosts(call, deadline);
-  through_relay([&] { relay_->exchange(Saying(others_), call, relayed_, deadline); });
+  with_roll_call([&] { relay_->exchange(Saying(others_), call, relayed_, deadline); });
   // It must outlive what the relay says later.
   if (!leads()) others_.assign(relayed_[0].begin(), relayed_[0].end());
   records.assign(static_cast<size_t>(size()), {});
@@ -194,7 +194,7 @@ void HostedTransport::run(const Move& move, std::span<const Tensor> mine, const 
   } else {
     world_->check_thread();
     Sharing sharing(hosts_, rank(), move, mine, peers);
-    through_relay([&] {
+    with_roll_call([&] {
       const auto wishes = sharing.wishes([&](const Tensor& tensor) { return relay_->handle_of(tensor, Use::written); });
       relay_->exchange(Saying(std::as_bytes(wishes)), call_, relayed_, deadline);
     });
@@ -208,11 +208,11 @@ void HostedTransport::run(const Move& move, std::span<const Tensor> mine, const 
 
 void HostedTransport::move_across(const Sharing& sharing, const PeerTensors& peers, Deadline deadline) {
   const auto near = [&] {
-    through_relay([&] { host_->run(sharing.near(), sharing.tensors(), sharing.near_peers(), deadline); });
+    with_roll_call([&] { host_->run(sharing.near(), sharing.tensors(), sharing.near_peers(), deadline); });
   };
   wide_->move(sharing.across(), sharing.tensors(), peers, deadline, near);
   if (!sharing.relays()) return;
-  through_relay([&] {
+  with_roll_call([&] {
     relay_->run({}, sharing.tensors(), sharing.relay_peers(), deadline);  // a step: this rank's parts are there
     relay_->run(sharing.relay(), sharing.tensors(), sharing.relay_peers(), deadline);
   });
@@ -269,7 +269,7 @@ std::string HostedTransport::farewell(int peer) const {
 // Of one host any thread may call all but this, which is a call of MPI's: where one rank must not, none does.
 void HostedTransport::check_threads(Deadline deadline) {
   const std::byte may_call{world_->may_call()};
-  through_relay([&] { relay_->exchange(Saying({&may_call, 1}), call_, relayed_, deadline); });
+  with_roll_call([&] { relay_->exchange(Saying({&may_call, 1}), call_, relayed_, deadline); });
   for (size_t i = 0; i < relayed_.size(); ++i) {
     if (relayed_[i].size() == 1 && relayed_[i][0] == std::byte{1}) continue;
     throw Error(fmt::format(
@@ -285,7 +285,7 @@ void HostedTransport::check_no_trouble(const std::string& mine, Deadline deadlin
     return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   };
   const auto tell_host = [&](const std::string& text) {
-    through_relay([&] { relay_->exchange(Saying(std::as_bytes(std::span(text))), call_, relayed_, deadline); });
+    with_roll_call([&] { relay_->exchange(Saying(std::as_bytes(std::span(text))), call_, relayed_, deadline); });
   };
   tell_host(mine);
   std::string first;

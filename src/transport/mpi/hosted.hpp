@@ -72,9 +72,10 @@ class HostedTransport : public Transport {
   // Runs fn, which throws PeerTrouble with a place on this host.
   template <class Fn>
   auto on_host(Fn&& fn) const;
-  // The same, where the one that it waits for may itself wait for another host.
+  // The same, and asks around where that is a timeout: the one that it waits for may wait for another host, and of those it
+  // knows nothing.
   template <class Fn>
-  void through_relay(Fn&& fn);
+  void with_roll_call(Fn&& fn);
   int awaited_here() const;
   std::chrono::nanoseconds idle() noexcept;
   void check_threads(Deadline deadline);

@@ -42,8 +42,11 @@ class MpiTransport : public Transport {
   void set_circle(std::vector<int> ranks) { circle_ = std::move(ranks); }
   // Hears what others tell beside the calls. `awaited`: for whom this rank waits, for those who ask; -1: for nobody.
   void listen(int awaited = -1) noexcept;
-  // This rank is in that call from now on, though it may not speak for its host.
-  void begin(uint64_t call) { peers_[static_cast<size_t>(rank_)].note_call(call); }
+  // This rank is in that call from now on, though it may not speak for its host; nobody else has said anything in it yet.
+  void begin(uint64_t call) {
+    peers_[static_cast<size_t>(rank_)].note_call(call);
+    for (const int r : circle_) peers_[static_cast<size_t>(r)].note_came(false);
+  }
   // Who is to blame where this rank has waited for `suspect` in vain (itself: for all, it does not know for whom).
   PeerTrouble ask_around(int suspect);
   // Whether its part of this exchange has come.
