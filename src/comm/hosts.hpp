@@ -23,6 +23,11 @@ class Hosts {
   const std::vector<int>& ranks_on(int host) const { return ranks_[static_cast<size_t>(host)]; }
   // Who speaks for the host.
   int first_of(int host) const { return ranks_on(host)[0]; }
+  std::vector<int> first_ranks() const {  // of all hosts
+    std::vector<int> ranks;
+    for (int h = 0; h < count(); ++h) ranks.push_back(first_of(h));
+    return ranks;
+  }
   bool together(int a, int b) const { return host_of(a) == host_of(b); }
   // Of a communicator of `members`, in their order.
   Hosts among(std::span<const int> members) const;

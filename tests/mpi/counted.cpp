@@ -306,6 +306,59 @@ void rounds(Comm& comm) {
   }
 }
 
+// How long a message may be that MPI takes at once; 0: not known.
+int64_t taken_at_once(const Comm& comm) {
+  const std::string text = comm.transport();
+  const size_t end = text.find(" bytes are taken at once");
+  if (end == std::string::npos) return 0;
+  return std::atoll(text.c_str() + text.rfind(' ', end - 1) + 1);
+}
+
+// In how many messages so many bytes go.
+int64_t parts_of(const Comm& comm, int64_t bytes) {
+  const int64_t eager = taken_at_once(comm);
+  return bytes > eager && bytes <= 3 * eager ? (bytes + eager - 1) / eager : 1;
+}
+// The same of what is said, with so many bytes of elements.
+int64_t parts_of_said(const Comm& comm, int64_t bytes) {
+  constexpr int64_t kRest = 300;
+  const int64_t eager = taken_at_once(comm);
+  return bytes + kRest > eager && bytes + kRest <= 2 * eager ? 2 : 1;
+}
+
+// What is somewhat longer than MPI takes at once goes in parts, wherever it lies at either end.
+void in_parts(Comm& comm) {
+  const int64_t n = comm.size(), me = comm.rank(), last = n - 1, eager = taken_at_once(comm);
+  if (eager == 0) return;
+  for (const int64_t bytes : {eager, eager + 1, 2 * eager, 2 * eager + 1, 3 * eager, 3 * eager + 1}) {
+    if (bytes <= 6144) continue;  // that travels with what is said
+    const Tensor wide = Tensor::full(DType::u8, {n, bytes + 3}, 0), turned = Tensor::full(DType::u8, {bytes, n}, 0);
+    for (const Tensor& out : {Tensor(), wide.narrow(1, 2, bytes), turned.transpose(0, 1)}) {
+      const Tensor mine = Tensor::generate(DType::u8, {1, bytes}, [&](auto at) { return (at[1] * 7 + me) % 251; });
+      comm.barrier();
+      calls = {};
+      const Tensor all = all_gather(comm, mine, {.out = out}).tensor;
+      require(calls.sends == last * (1 + parts_of(comm, bytes)), "the number of messages of a gather in parts");
+      for (int64_t r = 0; r < n; ++r) {
+        for (int64_t c = 0; c < bytes; ++c) require(all.at<uint8_t>(r, c) == (c * 7 + r) % 251, "what came in parts");
+      }
+    }
+  }
+  for (const int64_t rows : {eager / 12 + 1, eager / 6, eager / 4, eager / 4 + 1}) {  // of 12 bytes
+    const Tensor x = Tensor::generate(DType::i32, {n * rows, 3}, [&](auto at) { return at[0] * 10 + at[1] + me; });
+    const Tensor sum = reduce_scatter(comm, x, 0);
+    const Tensor columns = all_gather(comm, x.narrow(0, 0, rows).transpose(0, 1), {.dim = 1}).tensor;
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t c = 0; c < 3; ++c) {
+        require(sum.at<int32_t>(row, c) == n * ((me * rows + row) * 10 + c) + n * last / 2, "a sum in parts");
+        for (int64_t r = 0; r < n; ++r) {
+          require(columns.at<int32_t>(c, r * rows + row) == row * 10 + c + r, "a column in parts");
+        }
+      }
+    }
+  }
+}
+
 // The last rank has more than travels with what is said. So the others send theirs by itself too, where that is faster; but
 // not at first, when they do not know, nor when that one has little again.
 void ragged(Comm& comm, int64_t few) {
@@ -322,7 +375,9 @@ void ragged(Comm& comm, int64_t few) {
     calls = {};
     const Tensor all = all_gather(comm, mine).tensor;
     const bool inlined = me != last ? rides || call == 0 || call > 4 : call >= 4;
-    require(calls.sends == (inlined ? last : 2 * last), "the number of messages of a ragged gather");
+    const int64_t bytes = mine.bytes();
+    const int64_t expected = inlined ? parts_of_said(comm, bytes) : 1 + parts_of(comm, bytes);
+    require(calls.sends == expected * last, "the number of messages of a ragged gather");
     for (int64_t r = 0, at = 0; r < n; at += length_of(r, call), ++r) {
       require(all.at<int32_t>(at) == 10 * call + r && all.at<int32_t>(at + length_of(r, call) - 1) == 10 * call + r,
               "a part of a ragged gather");
@@ -341,7 +396,8 @@ void alone(Comm& comm, int64_t most) {
       calls = {};
       const Tensor all = all_gather(comm, mine).tensor;
       const bool by_itself = comm.rank() == 0 && (bytes > most || call == 0);
-      require(calls.sends == (by_itself ? 2 : 1) * last, "the number of messages of what one has alone");
+      const int64_t expected = by_itself ? 1 + parts_of(comm, bytes) : parts_of_said(comm, mine.bytes());
+      require(calls.sends == expected * last, "the number of messages of what one has alone");
       require(all.at<uint8_t>(bytes - 1) == call && all.at<uint8_t>(bytes + 7 * last - 1) == call + last,
               "what one has alone");
     }
@@ -390,8 +446,8 @@ void sums(Comm& comm) {
   for (int i = 0; i < 3; ++i) {
     calls = {};
     const Tensor sum = all_reduce(comm, x);
-    const int rounds = rounds_of(comm.size());
-    require(calls.sends == (i == 0 ? 3 * rounds : 2 * rounds), "the number of messages of a sum");
+    const int64_t rounds = rounds_of(comm.size()), moved = rounds * parts_of(comm, x.bytes());
+    require(calls.sends == (i == 0 ? 2 * rounds : rounds) + moved, "the number of messages of a sum");
     require(sum.at<float>(4999) == static_cast<float>(n * (n + 1) / 2), "a sum");
   }
 }
@@ -477,6 +533,7 @@ int main(int argc, char** argv) {
       ragged(comm, 1000);
       ragged(comm, 700);
       alone(comm, 15360);
+      in_parts(comm);
     } else if (what == "sums") {
       sums(comm);
     } else if (what == "rounds") {

@@ -9,6 +9,7 @@
 #include "tensor/loop_nest.hpp"
 #include "tensor/reduce.hpp"
 #include "tensor/strided.hpp"
+#include "transport/mpi/eager.hpp"
 
 namespace tessera::mpi {
 namespace {
@@ -17,8 +18,6 @@ constexpr int64_t kPieceBytes = int64_t{1} << 20;
 constexpr int kWindow = 8;  // pieces on their way, by peer and direction
 // Of those that come into memory of our own, to be put in place: so few that it stays in the cache.
 constexpr int kStagedWindow = 2;
-
-Chunks pieces_of(const Box& box, DType dtype) { return {box.extent, kPieceBytes / size_bytes(dtype)}; }
 
 bool comes_before(int tensor, const Box& box, int other_tensor, const Box& other) {
   if (tensor != other_tensor) return tensor < other_tensor;
@@ -74,13 +73,14 @@ std::optional<StridedRows> typed_rows(const Api& api, const ConstView& view) {
 }  // namespace
 
 Flow::Flow(World& world, CommHandle comm, int rank, const Move& move, std::span<const Tensor> mine,
-           const PeerTensors& peers)
+           const PeerTensors& peers, int64_t eager_bytes)
     : world_(world),
       comm_(comm),
       rank_(rank),
       move_(move),
       mine_(mine),
       peers_(&peers),
+      eager_bytes_(eager_bytes),
       total_bytes_(move.received_bytes(mine)),
       sends_(by_peer(list_sends())),
       receives_(by_peer(list_receives())) {
@@ -130,6 +130,16 @@ void Flow::end() {
   pending_.clear();
 }
 
+// Both ends cut alike, as the boxes at both have the same extents.
+Chunks Flow::pieces_of(const Box& box, DType dtype) const {
+  const int64_t size = size_bytes(dtype), bytes = box.elements() * size;
+  if (bytes > eager_bytes_ && bytes <= eager_bytes_ * kMostEagerParts) {
+    Chunks parts(box.extent, eager_bytes_ / size);
+    if (parts.count() <= kMostEagerParts) return parts;
+  }
+  return {box.extent, kPieceBytes / size};
+}
+
 // What was said in the record itself is there already.
 bool Flow::travels(int rank, int tensor) const {
   const Announced* announced = (*peers_)[static_cast<size_t>(rank)][static_cast<size_t>(tensor)];
@@ -157,7 +167,7 @@ std::vector<Flow::Lane> Flow::list_sends() const {
     if (!travels(rank_, send.tensor) || send.box.elements() == 0) continue;
     const DType dtype = mine_[static_cast<size_t>(send.tensor)].dtype();
     lanes.push_back({send.rank, send.tensor, send.box, 0, 0, pieces_of(send.box, dtype),
-                     send.box.elements() * size_bytes(dtype), 0});
+                     send.box.elements() * size_bytes(dtype), size_bytes(dtype), 0});
   }
   return lanes;
 }
@@ -171,7 +181,7 @@ std::vector<Flow::Lane> Flow::list_receives() const {
       if (term.rank == rank_ || !travels(term.rank, term.tensor) || term.box.elements() == 0) continue;
       const DType dtype = mine_[static_cast<size_t>(receive.tensor)].dtype();
       lanes.push_back({term.rank, term.tensor, term.box, r, t, pieces_of(term.box, dtype),
-                       term.box.elements() * size_bytes(dtype), 0});
+                       term.box.elements() * size_bytes(dtype), size_bytes(dtype), 0});
     }
   }
   return lanes;
@@ -209,14 +219,14 @@ void Flow::find_flat() {
   for (Queue& queue : sends_) {
     for (Lane& lane : queue.lanes) {
       const Tensor& tensor = mine_[static_cast<size_t>(lane.tensor)];
-      lane.flat_at = lane.pieces.count() == 1 ? place_in(tensor, view_of(tensor).box(lane.box)) : kNotFlat;
+      lane.flat_at = place_in(tensor, view_of(tensor).box(lane.box));
     }
   }
   for (Queue& queue : receives_) {
     for (Lane& lane : queue.lanes) {
       const Receive& receive = move_.receives[lane.receive];
-      const bool whole = receive.is_copy() && lane.pieces.count() == 1;
-      lane.flat_at = whole ? place_in(mine_[static_cast<size_t>(receive.tensor)], target_of(receive)) : kNotFlat;
+      const Tensor& tensor = mine_[static_cast<size_t>(receive.tensor)];
+      lane.flat_at = receive.is_copy() ? place_in(tensor, target_of(receive)) : kNotFlat;
     }
   }
   for (size_t r = 0; r < move_.receives.size(); ++r) {
@@ -269,8 +279,9 @@ RequestHandle Flow::post_send(const Lane& lane, Pending& pending) {
   const Api& api = world_.api();
   RequestHandle request = 0;
   if (lane.flat_at != kNotFlat) {
-    const std::byte* data = mine_[static_cast<size_t>(lane.tensor)].data() + lane.flat_at;
-    world_.check(api.isend(data, lane.bytes, lane.peer, kData, comm_, &request), "MPI_Isend");
+    const auto [at, bytes] = lane.flat(lane.next);
+    const std::byte* data = mine_[static_cast<size_t>(lane.tensor)].data() + at;
+    world_.check(api.isend(data, bytes, lane.peer, kData, comm_, &request), "MPI_Isend");
     return request;
   }
   ConstView from = view_of(mine_[static_cast<size_t>(lane.tensor)]).box(lane.box).box(lane.pieces[lane.next]);
@@ -293,8 +304,9 @@ RequestHandle Flow::post_receive(const Lane& lane, Pending& pending) {
   const Receive& receive = move_.receives[lane.receive];
   RequestHandle request = 0;
   if (lane.flat_at != kNotFlat) {
-    std::byte* data = mine_[static_cast<size_t>(receive.tensor)].data() + lane.flat_at;
-    world_.check(api.irecv(data, lane.bytes, lane.peer, kData, comm_, &request), "MPI_Irecv");
+    const auto [at, bytes] = lane.flat(lane.next);
+    std::byte* data = mine_[static_cast<size_t>(receive.tensor)].data() + at;
+    world_.check(api.irecv(data, bytes, lane.peer, kData, comm_, &request), "MPI_Irecv");
     return request;
   }
   const View to = target_of(receive).box(lane.pieces[lane.next]);
@@ -341,7 +353,7 @@ void Flow::take(Pending& pending, int64_t bytes) {
   ++taken_;
   if (pending.is_send) return;
   const Lane& lane = queue.lanes[pending.lane];
-  if (lane.flat_at != kNotFlat) return check_length(lane.peer, bytes, lane.bytes);
+  if (lane.flat_at != kNotFlat) return check_length(lane.peer, bytes, lane.flat(pending.piece).second);
   const Receive& receive = move_.receives[lane.receive];
   const View to = target_of(receive).box(lane.pieces[pending.piece]);
   check_length(lane.peer, bytes, bytes_of(to));

@@ -13,9 +13,9 @@ namespace tessera::mpi {
 
 class Flow {
  public:
-  // The move outlives it.
+  // The move outlives it. `eager_bytes`: see find_eager_bytes().
   Flow(World& world, CommHandle comm, int rank, const Move& move, std::span<const Tensor> mine,
-       const PeerTensors& peers);
+       const PeerTensors& peers, int64_t eager_bytes);
   Flow(const Flow&) = delete;
 
   // Sends and asks for the first pieces. What is given here stays until end().
@@ -49,10 +49,16 @@ class Flow {
     size_t term = 0;
     Chunks pieces;
     int64_t bytes = 0;
+    int64_t element_bytes = 1;
     int64_t next = 0;
     int64_t flat_at = kNotFlat;  // where it lies on this rank, in bytes from the tensor's first element
+    // Where a piece lies then, and its bytes.
+    std::pair<int64_t, int64_t> flat(int64_t piece) const {
+      const auto [first, count] = pieces.stretch(piece);
+      return {flat_at + first * element_bytes, count * element_bytes};
+    }
   };
-  // What is not one piece of memory, or goes in several messages.
+  // What is not one piece of memory.
   static constexpr int64_t kNotFlat = INT64_MIN;
   struct Queue {  // of one peer, in one direction
     int peer = 0;
@@ -88,6 +94,7 @@ class Flow {
   }
 
   bool travels(int rank, int tensor) const;
+  Chunks pieces_of(const Box& box, DType dtype) const;
   std::vector<Queue> by_peer(std::vector<Lane> lanes) const;
   std::vector<Lane> list_sends() const;
   std::vector<Lane> list_receives() const;
@@ -110,6 +117,7 @@ class Flow {
   const Move& move_;
   std::span<const Tensor> mine_;
   const PeerTensors* peers_;
+  const int64_t eager_bytes_;
   const int64_t total_bytes_;
   std::vector<Queue> sends_, receives_;
   std::vector<Unit> units_;

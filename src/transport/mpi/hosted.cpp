@@ -51,12 +51,6 @@ class Unpacker {
   std::span<const std::byte> bytes_;
 };
 
-std::vector<int> first_ranks(const Hosts& hosts) {
-  std::vector<int> ranks;
-  for (int h = 0; h < hosts.count(); ++h) ranks.push_back(hosts.first_of(h));
-  return ranks;
-}
-
 template <class T>
 std::unique_ptr<T> as(std::unique_ptr<Transport> transport) {
   return std::unique_ptr<T>(static_cast<T*>(transport.release()));
@@ -76,7 +70,7 @@ HostedTransport::HostedTransport(std::shared_ptr<World> world, std::unique_ptr<M
       hosts_(network_.hosts),
       host_number_(hosts_.host_of(wide_->rank())),
       calls_(static_cast<size_t>(hosts_.ranks())) {
-  wide_->set_circle(first_ranks(hosts_));
+  wide_->set_circle(hosts_.first_ranks());
   for (BoardTransport* board : {host_.get(), relay_.get()}) {
     board->set_idle([this] { return idle(); });
   }

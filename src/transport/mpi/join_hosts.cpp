@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include "transport/mpi/eager.hpp"
 #include "transport/mpi/hosted.hpp"
 #include "transport/mpi/prices.hpp"
 #include "transport/shm/meet.hpp"
@@ -174,8 +175,7 @@ Prices agreed_prices(World& world, CommHandle comm, MpiTransport& wide, const Ho
                      Deadline deadline) {
   if (!is_to_be_measured(wanted)) return prices_from(wanted);
   if (hosts.count() == 1) return {};
-  std::vector<int> circle;
-  for (int h = 0; h < hosts.count(); ++h) circle.push_back(hosts.first_of(h));
+  const std::vector<int> circle = hosts.first_ranks();
   const bool measures = hosts.place_of(wide.rank()) == 0;
   const std::string found = measures ? to_words(measure(world, comm, circle, wide.rank(), deadline)) : "";
   std::vector<Prices> all;
@@ -207,6 +207,8 @@ std::unique_ptr<Transport> join_hosts(std::shared_ptr<World> world, CommHandle c
   wide->set_polls(should_poll(all, crowds));
   wide->set_prices(agreed_prices(*world, comm, *wide, hosts, all[0].prices, deadline));
   wide->set_voters(all[0].voters);
+  wide->set_eager_bytes(find_eager_bytes(*world, comm, hosts.first_ranks(), wide->rank(), deadline,
+                                         [&](const std::string& text) { return tell_all(*wide, text, deadline); }));
   if (hosts.count() == hosts.ranks()) return wide;
   const auto [shared, trouble] = meet(*wide, hosts, neighbours, deadline);
   if (shared == nullptr) {

@@ -108,7 +108,7 @@ void MpiTransport::move(const Move& plan, std::span<const Tensor> mine, const Pe
                         const std::function<void()>& meanwhile) {
   world_->check_thread();
   auto& prepared = plan.prepared.what;
-  if (prepared == nullptr) prepared = std::make_shared<Flow>(*world_, comm_, rank_, plan, mine, peers);
+  if (prepared == nullptr) prepared = std::make_shared<Flow>(*world_, comm_, rank_, plan, mine, peers, eager_bytes_);
   Flow& flow = *static_cast<Flow*>(prepared.get());
   const struct Ending {
     Flow& flow;
@@ -222,6 +222,7 @@ std::string MpiTransport::describe() const {
                                  hosts_.count(), hosts_.count() == 1 ? "" : "s");
   if (size_ > 1 && hosts_.count() > 1) {
     text += "; between hosts " + mpi::describe(network_.prices);
+    if (eager_bytes_ > 0) text += fmt::format(", {} bytes are taken at once", eager_bytes_);
   }
   if (!trouble_.empty())
     text += fmt::format("; within a host by messages too, as memory cannot be shared ({})", trouble_);
@@ -356,6 +357,7 @@ std::unique_ptr<Transport> MpiTransport::subgroup(uint64_t call, std::span<const
   if (members.empty()) return nullptr;
   auto group = std::make_unique<MpiTransport>(world_, made, probe_);
   group->set_prices(network_.prices);
+  group->set_eager_bytes(eager_bytes_);
   group->set_polls(polls_);
   group->voters_ = voters_;
   group->set_trouble(trouble_);

@@ -72,6 +72,8 @@ class MpiTransport : public Transport {
   void set_trouble(std::string trouble) { trouble_ = std::move(trouble); }
   std::string describe() const override;
   void set_prices(const Prices& prices) { network_.prices = prices; }
+  // How much MPI takes at once (find_eager_bytes()): alike on all ranks.
+  void set_eager_bytes(int64_t bytes) { eager_bytes_ = bytes; }
   const Probe& probe() const { return probe_; }
   bool votes() const override { return circle_.size() >= voters_; }
   bool has_one_thread() const override { return world_->has_one_thread(); }
@@ -123,6 +125,8 @@ class MpiTransport : public Transport {
   void tell(const std::string& text) noexcept;
   void hear_end();
   void put_down(const Saying& mine, uint64_t call);
+  // Of a record of so many bytes, with its head: those of its first message.
+  size_t first_bytes(size_t all) const;
   size_t own_place() const;
   // Whether all of the circle say `mine`, and it is not 0. In as many rounds as the logarithm of their number.
   bool vote(uint64_t mine, Deadline deadline);
@@ -161,6 +165,7 @@ class MpiTransport : public Transport {
   std::vector<int> circle_;
   Network network_;  // to which every rank is a host
   size_t voters_;    // from so many on
+  int64_t eager_bytes_ = 0;
   Hosts hosts_;
   std::atomic<int64_t> bytes_between_{0}, bytes_within_{0};
   std::vector<std::byte> said_;  // of this rank
