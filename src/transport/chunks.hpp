@@ -23,21 +23,9 @@ class Chunks {
     if (cut_ == shape.size()) return;
     steps_ = std::clamp<int64_t>(most / std::max<int64_t>(step, 1), 1, shape[cut_]);
     along_ = (shape[cut_] + steps_ - 1) / steps_;
-    step_ = step;
   }
 
   int64_t count() const { return empty_ ? 0 : before_ * along_; }
-
-  // The elements of a piece, by their number in row-major order: the first, and how many they are.
-  struct Stretch {
-    int64_t first = 0, count = 0;
-  };
-  Stretch stretch(int64_t number) const {
-    if (empty_) return {};
-    if (cut_ == shape_.size()) return {number, 1};
-    const int64_t from = number % along_ * steps_;
-    return {(number / along_ * shape_[cut_] + from) * step_, std::min(steps_, shape_[cut_] - from) * step_};
-  }
 
   Box operator[](int64_t number) const {
     Box box = Box::whole(shape_);
@@ -61,7 +49,6 @@ class Chunks {
   int64_t before_ = 1;  // pieces of the dimensions before the cut one
   int64_t along_ = 1;   // and along it
   int64_t steps_ = 1;
-  int64_t step_ = 1;  // elements
 };
 
 }  // namespace tessera

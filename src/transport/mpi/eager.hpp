@@ -12,9 +12,10 @@
 namespace tessera::mpi {
 
 // Of a message that is at most so many times as long as MPI takes at once, each part goes by itself. Measured between two
-// ranks, in one and in three parts: with Open MPI 3.0 and 1.2 us at 8 KiB through shared memory, 54 and 44 at 128 KiB over
-// TCP; with MPICH 58 and 21 at 16 KiB over TCP. In five parts 16 KiB take as long through shared memory as in one.
-inline constexpr int64_t kMostEagerParts = 3;
+// ranks, in one and in two parts: with Open MPI 2.8 and 1.0 us at 6 KiB through shared memory, 42 and 26 at 64 KiB over TCP;
+// with MPICH 58 and 13 at 8 KiB over TCP. In three parts 8 KiB take 1.8 instead of 3.0 through shared memory where lines cross
+// fast from core to core, but a fourth longer than in one where they do not.
+inline constexpr int64_t kMostEagerParts = 2;
 
 // The ranks of a circle send to the one behind them, all at the same time, and `tell_all` says a line to all ranks and
 // returns everyone's; whoever is not in the circle has only that part in it. All ranks get the same; 0: there is no limit, or

@@ -19,6 +19,8 @@ constexpr int kWindow = 8;  // pieces on their way, by peer and direction
 // Of those that come into memory of our own, to be put in place: so few that it stays in the cache.
 constexpr int kStagedWindow = 2;
 
+Chunks pieces_of(const Box& box, DType dtype) { return {box.extent, kPieceBytes / size_bytes(dtype)}; }
+
 bool comes_before(int tensor, const Box& box, int other_tensor, const Box& other) {
   if (tensor != other_tensor) return tensor < other_tensor;
   const auto less = [](const Dims& a, const Dims& b) {
@@ -59,8 +61,8 @@ constexpr int64_t kFewestTypedBytes = 64 << 10;
 int64_t bytes_of(const ConstView& view) { return view.elements() * size_bytes(view.dtype); }
 
 // Recycled: a piece is so large that new memory would be the system's, and dearer than what is copied.
-std::shared_ptr<std::byte> buffer_of(const ConstView& view) {
-  return std::static_pointer_cast<std::byte>(pool::allocate(bytes_of(view)));
+std::shared_ptr<std::byte> buffer_of(int64_t bytes) {
+  return std::static_pointer_cast<std::byte>(pool::allocate(bytes));
 }
 
 // Rows that this MPI sends as they lie faster than they are packed.
@@ -80,10 +82,10 @@ Flow::Flow(World& world, CommHandle comm, int rank, const Move& move, std::span<
       move_(move),
       mine_(mine),
       peers_(&peers),
-      eager_bytes_(eager_bytes),
       total_bytes_(move.received_bytes(mine)),
       sends_(by_peer(list_sends())),
       receives_(by_peer(list_receives())) {
+  cut_into_parts(eager_bytes);
   list_units();
   find_flat();
 }
@@ -95,7 +97,11 @@ void Flow::start(std::span<const Tensor> mine, const PeerTensors& peers) {
     for (Queue& queue : *queues) {
       queue.at = 0;
       queue.pending = queue.staged = 0;
-      for (Lane& lane : queue.lanes) lane.next = 0;
+      for (Lane& lane : queue.lanes) {
+        lane.next = 0;
+        lane.left = lane.parts;
+        lane.buffer.reset();
+      }
     }
   }
   for (Unit& unit : units_) unit.missing = unit.remote;
@@ -130,16 +136,6 @@ void Flow::end() {
   pending_.clear();
 }
 
-// Both ends cut alike, as the boxes at both have the same extents.
-Chunks Flow::pieces_of(const Box& box, DType dtype) const {
-  const int64_t size = size_bytes(dtype), bytes = box.elements() * size;
-  if (bytes > eager_bytes_ && bytes <= eager_bytes_ * kMostEagerParts) {
-    Chunks parts(box.extent, eager_bytes_ / size);
-    if (parts.count() <= kMostEagerParts) return parts;
-  }
-  return {box.extent, kPieceBytes / size};
-}
-
 // What was said in the record itself is there already.
 bool Flow::travels(int rank, int tensor) const {
   const Announced* announced = (*peers_)[static_cast<size_t>(rank)][static_cast<size_t>(tensor)];
@@ -166,8 +162,8 @@ std::vector<Flow::Lane> Flow::list_sends() const {
   for (const Send& send : move_.sends) {
     if (!travels(rank_, send.tensor) || send.box.elements() == 0) continue;
     const DType dtype = mine_[static_cast<size_t>(send.tensor)].dtype();
-    lanes.push_back({send.rank, send.tensor, send.box, 0, 0, pieces_of(send.box, dtype),
-                     send.box.elements() * size_bytes(dtype), size_bytes(dtype), 0});
+    lanes.push_back(
+        {send.rank, send.tensor, send.box, 0, 0, pieces_of(send.box, dtype), send.box.elements() * size_bytes(dtype)});
   }
   return lanes;
 }
@@ -181,10 +177,34 @@ std::vector<Flow::Lane> Flow::list_receives() const {
       if (term.rank == rank_ || !travels(term.rank, term.tensor) || term.box.elements() == 0) continue;
       const DType dtype = mine_[static_cast<size_t>(receive.tensor)].dtype();
       lanes.push_back({term.rank, term.tensor, term.box, r, t, pieces_of(term.box, dtype),
-                       term.box.elements() * size_bytes(dtype), size_bytes(dtype), 0});
+                       term.box.elements() * size_bytes(dtype)});
     }
   }
   return lanes;
+}
+
+// Where that is so of all that goes from one to the other, and back: both ends cut alike then. Beside a long message parts
+// would be more work for the one that waits for it: it copies them itself, where else the other one reads.
+void Flow::cut_into_parts(int64_t eager_bytes) {
+  std::vector<int64_t> most(peers_->size(), 0);  // by peer, of both ways
+  for (const auto* queues : {&sends_, &receives_}) {
+    for (const Queue& queue : *queues) {
+      int64_t bytes = 0;
+      for (const Lane& lane : queue.lanes) bytes += lane.bytes;
+      int64_t& so_far = most[static_cast<size_t>(queue.peer)];
+      so_far = std::max(so_far, bytes);
+    }
+  }
+  for (auto* queues : {&sends_, &receives_}) {
+    for (Queue& queue : *queues) {
+      if (most[static_cast<size_t>(queue.peer)] > kMostEagerParts * eager_bytes) continue;
+      for (Lane& lane : queue.lanes) {
+        if (lane.bytes <= eager_bytes || lane.pieces.count() != 1) continue;
+        lane.part_bytes = eager_bytes;
+        lane.parts = (lane.bytes + eager_bytes - 1) / eager_bytes;
+      }
+    }
+  }
 }
 
 // The terms of one result lie in the same box of the same tensor on every rank, so in this order what is combined next
@@ -219,14 +239,19 @@ void Flow::find_flat() {
   for (Queue& queue : sends_) {
     for (Lane& lane : queue.lanes) {
       const Tensor& tensor = mine_[static_cast<size_t>(lane.tensor)];
-      lane.flat_at = place_in(tensor, view_of(tensor).box(lane.box));
+      lane.flat_at = lane.pieces.count() == 1 ? place_in(tensor, view_of(tensor).box(lane.box)) : kNotFlat;
     }
   }
   for (Queue& queue : receives_) {
     for (Lane& lane : queue.lanes) {
       const Receive& receive = move_.receives[lane.receive];
+      if (!receive.is_copy() || lane.pieces.count() != 1) continue;
       const Tensor& tensor = mine_[static_cast<size_t>(receive.tensor)];
-      lane.flat_at = receive.is_copy() ? place_in(tensor, target_of(receive)) : kNotFlat;
+      const View to = target_of(receive);
+      lane.flat_at = place_in(tensor, to);
+      if (lane.flat_at != kNotFlat) continue;
+      const ConstView from{to.data, to.dtype, to.shape, row_major(to.shape)};
+      lane.placing = {to.data - tensor.data(), PreparedCopy(to, from, total_bytes_)};
     }
   }
   for (size_t r = 0; r < move_.receives.size(); ++r) {
@@ -241,7 +266,6 @@ std::optional<Flow::Local> Flow::local_of(const Receive& receive) const {
   const auto from = static_cast<size_t>(term.tensor), to = static_cast<size_t>(receive.tensor);
   const ConstView source = own_or_inlined(term);
   const View target = target_of(receive);
-  if (!is_row_major(source) || !is_row_major(target)) return std::nullopt;
   return Local{from, to, source.data - mine_[from].data(), target.data - mine_[to].data(),
                PreparedCopy(target, source, total_bytes_)};
 }
@@ -275,67 +299,79 @@ void Flow::do_local() {
   }
 }
 
-RequestHandle Flow::post_send(const Lane& lane, Pending& pending) {
+RequestHandle Flow::post_send(Lane& lane, Pending& pending) {
   const Api& api = world_.api();
   RequestHandle request = 0;
+  auto [at, bytes] = lane.part(lane.next);
+  const Tensor& tensor = mine_[static_cast<size_t>(lane.tensor)];
+  const std::byte* memory = nullptr;
   if (lane.flat_at != kNotFlat) {
-    const auto [at, bytes] = lane.flat(lane.next);
-    const std::byte* data = mine_[static_cast<size_t>(lane.tensor)].data() + at;
-    world_.check(api.isend(data, bytes, lane.peer, kData, comm_, &request), "MPI_Isend");
-    return request;
+    memory = tensor.data() + lane.flat_at;
+  } else if (lane.buffer != nullptr) {
+    pending.buffer = lane.buffer;
+    memory = lane.buffer.get();
+  } else {
+    const ConstView from = view_of(tensor).box(lane.box).box(lane.pieces[lane.piece()]);
+    if (const auto rows = lane.parts == 1 ? typed_rows(api, from) : std::nullopt) {
+      world_.check(api.isend_rows(from.data, rows->count, rows->bytes, rows->stride, lane.peer, kData, comm_, &request),
+                   "MPI_Isend");
+      return request;
+    }
+    memory = from.data;
+    if (lane.parts == 1) bytes = bytes_of(from);
+    if (!is_row_major(from)) {
+      lane.buffer = pending.buffer = buffer_of(bytes_of(from));
+      memory = pending.buffer.get();
+      copy_box({pending.buffer.get(), from.dtype, from.shape, row_major(from.shape)}, from);
+    }
   }
-  ConstView from = view_of(mine_[static_cast<size_t>(lane.tensor)]).box(lane.box).box(lane.pieces[lane.next]);
-  if (const auto rows = typed_rows(api, from)) {
-    world_.check(api.isend_rows(from.data, rows->count, rows->bytes, rows->stride, lane.peer, kData, comm_, &request),
-                 "MPI_Isend");
-    return request;
-  }
-  if (!is_row_major(from)) {
-    pending.buffer = buffer_of(from);
-    copy_box({pending.buffer.get(), from.dtype, from.shape, row_major(from.shape)}, from);
-    from.data = pending.buffer.get();
-  }
-  world_.check(api.isend(from.data, bytes_of(from), lane.peer, kData, comm_, &request), "MPI_Isend");
+  if (lane.parts == 1) lane.buffer.reset();
+  world_.check(api.isend(memory + at, bytes, lane.peer, kData, comm_, &request), "MPI_Isend");
   return request;
 }
 
-RequestHandle Flow::post_receive(const Lane& lane, Pending& pending) {
-  const Api& api = world_.api();
+RequestHandle Flow::post_receive(Lane& lane, Pending& pending) {
   const Receive& receive = move_.receives[lane.receive];
-  RequestHandle request = 0;
+  auto [at, bytes] = lane.part(lane.next);
+  std::byte* memory = nullptr;
   if (lane.flat_at != kNotFlat) {
-    const auto [at, bytes] = lane.flat(lane.next);
-    std::byte* data = mine_[static_cast<size_t>(receive.tensor)].data() + at;
-    world_.check(api.irecv(data, bytes, lane.peer, kData, comm_, &request), "MPI_Irecv");
-    return request;
+    memory = mine_[static_cast<size_t>(receive.tensor)].data() + lane.flat_at;
+  } else if (lane.pieces.count() == 1) {
+    if (lane.next == 0) lane.buffer = buffer_of(lane.bytes);
+    pending.buffer = lane.buffer;
+    memory = lane.buffer.get();
+  } else {
+    const View to = target_of(receive).box(lane.pieces[lane.next]);
+    bytes = bytes_of(to);
+    memory = to.data;
+    if (!receive.is_copy() || !is_row_major(to)) {
+      pending.buffer = buffer_of(bytes);
+      memory = pending.buffer.get();
+    }
   }
-  const View to = target_of(receive).box(lane.pieces[lane.next]);
-  std::byte* memory = to.data;
-  if (!receive.is_copy() || !is_row_major(to)) {
-    pending.buffer = buffer_of(to);
-    memory = pending.buffer.get();
-  }
-  world_.check(api.irecv(memory, bytes_of(to), lane.peer, kData, comm_, &request), "MPI_Irecv");
+  RequestHandle request = 0;
+  world_.check(world_.api().irecv(memory + at, bytes, lane.peer, kData, comm_, &request), "MPI_Irecv");
   return request;
 }
 
 // The next piece of a queue. False: none may go yet.
 bool Flow::post(size_t number, bool is_send) {
   Queue& queue = (is_send ? sends_ : receives_)[number];
-  while (queue.at < queue.lanes.size() && queue.lanes[queue.at].next == queue.lanes[queue.at].pieces.count())
-    ++queue.at;
-  if (queue.at == queue.lanes.size() || queue.pending == kWindow || queue.staged == kStagedWindow) return false;
+  while (queue.at < queue.lanes.size() && queue.lanes[queue.at].next == queue.lanes[queue.at].messages()) ++queue.at;
+  if (queue.at == queue.lanes.size() || queue.pending == kWindow) return false;
   Lane& lane = queue.lanes[queue.at];
+  const bool goes_on = lane.parts > 1 && lane.next > 0;
+  if (queue.staged == kStagedWindow && !goes_on) return false;
   size_t unit = SIZE_MAX;
   if (!is_send && !move_.receives[lane.receive].is_copy()) {
-    unit = first_unit_[lane.receive] + static_cast<size_t>(lane.next);
+    unit = first_unit_[lane.receive] + static_cast<size_t>(lane.piece());
     if (unit >= units_done_ + kWindow) return false;
   }
-  Pending pending{is_send, number, queue.at, lane.next, unit, nullptr};
+  Pending pending{is_send, goes_on, number, queue.at, lane.next, unit, nullptr};
   requests_.push_back(is_send ? post_send(lane, pending) : post_receive(lane, pending));
   if (is_staged(pending)) ++queue.staged;
   pending_.push_back(std::move(pending));
-  ++lane.next;
+  if (++lane.next == lane.messages()) lane.buffer.reset();  // those under way have it
   ++queue.pending;
   return true;
 }
@@ -352,11 +388,17 @@ void Flow::take(Pending& pending, int64_t bytes) {
   if (is_staged(pending)) --queue.staged;
   ++taken_;
   if (pending.is_send) return;
-  const Lane& lane = queue.lanes[pending.lane];
-  if (lane.flat_at != kNotFlat) return check_length(lane.peer, bytes, lane.flat(pending.piece).second);
+  Lane& lane = queue.lanes[pending.lane];
+  const bool in_one = lane.pieces.count() == 1;
+  if (in_one) check_length(lane.peer, bytes, lane.part(pending.message).second);
+  if (lane.flat_at != kNotFlat || --lane.left > 0) return;
   const Receive& receive = move_.receives[lane.receive];
-  const View to = target_of(receive).box(lane.pieces[pending.piece]);
-  check_length(lane.peer, bytes, bytes_of(to));
+  if (lane.placing) {
+    std::byte* const to = mine_[static_cast<size_t>(receive.tensor)].data() + lane.placing->first;
+    return lane.placing->second.run(to, pending.buffer.get());
+  }
+  const View to = target_of(receive).box(lane.pieces[in_one ? 0 : pending.message]);
+  if (!in_one) check_length(lane.peer, bytes, bytes_of(to));
   if (!receive.is_copy()) {
     Unit& unit = units_[pending.unit];
     unit.terms[lane.term] = std::move(pending.buffer);

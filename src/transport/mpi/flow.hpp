@@ -49,16 +49,23 @@ class Flow {
     size_t term = 0;
     Chunks pieces;
     int64_t bytes = 0;
-    int64_t element_bytes = 1;
-    int64_t next = 0;
     int64_t flat_at = kNotFlat;  // where it lies on this rank, in bytes from the tensor's first element
-    // Where a piece lies then, and its bytes.
-    std::pair<int64_t, int64_t> flat(int64_t piece) const {
-      const auto [first, count] = pieces.stretch(piece);
-      return {flat_at + first * element_bytes, count * element_bytes};
+    // How it is put in place there, and where: of one piece that comes into memory of our own.
+    std::optional<std::pair<int64_t, PreparedCopy>> placing = std::nullopt;
+    // What is a little longer than MPI takes at once is one piece, and goes in several messages.
+    int64_t parts = 1, part_bytes = bytes;
+    int64_t next = 0;         // message
+    int64_t left = 1;         // parts that have not come
+    Buffer buffer = nullptr;  // of them, where they do not come from one piece of memory, or to one
+    int64_t messages() const { return parts > 1 ? parts : pieces.count(); }
+    int64_t piece() const { return parts > 1 ? 0 : next; }  // the next one
+    // Where a part begins, and its bytes; of what is not cut, all.
+    std::pair<int64_t, int64_t> part(int64_t number) const {
+      if (parts == 1) return {0, bytes};
+      return {number * part_bytes, std::min(part_bytes, bytes - number * part_bytes)};
     }
   };
-  // What is not one piece of memory.
+  // What is not one piece of memory, or goes in several messages.
   static constexpr int64_t kNotFlat = INT64_MIN;
   struct Queue {  // of one peer, in one direction
     int peer = 0;
@@ -83,28 +90,29 @@ class Flow {
   };
   struct Pending {
     bool is_send = false;
+    bool goes_on = false;  // what another message has begun
     size_t queue = 0;
     size_t lane = 0;
-    int64_t piece = 0;
+    int64_t message = 0;  // of the lane
     size_t unit = 0;
     Buffer buffer;  // of what does not lie in one piece
   };
   static bool is_staged(const Pending& pending) {
-    return !pending.is_send && pending.unit == SIZE_MAX && pending.buffer != nullptr;
+    return !pending.is_send && !pending.goes_on && pending.unit == SIZE_MAX && pending.buffer != nullptr;
   }
 
   bool travels(int rank, int tensor) const;
-  Chunks pieces_of(const Box& box, DType dtype) const;
   std::vector<Queue> by_peer(std::vector<Lane> lanes) const;
   std::vector<Lane> list_sends() const;
   std::vector<Lane> list_receives() const;
   void list_units();
   void find_flat();
+  void cut_into_parts(int64_t eager_bytes);
   std::optional<Local> local_of(const Receive& receive) const;
   bool post(size_t queue, bool is_send);
   // The next piece of a lane.
-  RequestHandle post_send(const Lane& lane, Pending& pending);
-  RequestHandle post_receive(const Lane& lane, Pending& pending);
+  RequestHandle post_send(Lane& lane, Pending& pending);
+  RequestHandle post_receive(Lane& lane, Pending& pending);
   void post_all(bool is_send);
   void take(Pending& pending, int64_t bytes);
   void combine(Unit& unit);
@@ -117,7 +125,6 @@ class Flow {
   const Move& move_;
   std::span<const Tensor> mine_;
   const PeerTensors* peers_;
-  const int64_t eager_bytes_;
   const int64_t total_bytes_;
   std::vector<Queue> sends_, receives_;
   std::vector<Unit> units_;
