@@ -144,7 +144,8 @@ std::vector<BenchCase> make_cases(const BenchOptions& options, int64_t cache_byt
   const Op op = bench::op_named(options.op);
   std::vector<BenchCase> cases;
   for (const std::string& name : options.against) {
-    if (name.ends_with("-raw") && op != Op::all_gather) throw Error(name + " is for all_gather");
+    const bool gathers = name.ends_with("-raw") || name.ends_with("-least");
+    if (gathers && op != Op::all_gather) throw Error(name + " is for all_gather");
   }
   for (const int64_t dim : options.dims) {
     if (dim == 1 && op != Op::all_gather) throw Error("--dims 1 is for all_gather");

@@ -97,10 +97,10 @@ void add_options(CLI::App& command, BenchOptions& options) {
        one_of({"even", "ragged", "one"}))
       ->type_name("K,…");
   list("--against", options.against,
-       "mpi (Open MPI), mpich, gloo, memcpy; all these if not given; memcpy-fresh; mpi-raw, mpich-raw (all_gather); "
-       "none",
+       "mpi (Open MPI), mpich, gloo, memcpy; all these if not given; memcpy-fresh; mpi-raw, mpi-least, mpich-raw, "
+       "mpich-least (all_gather); none",
        one_of({"mpi", "openmpi", "mpich", "gloo", "memcpy", "memcpy-fresh", "mpi-raw", "openmpi-raw", "mpich-raw",
-               "none"}))
+               "mpi-least", "openmpi-least", "mpich-least", "none"}))
       ->type_name("C,…");
   list("--memory", options.memory, "Of tessera's input: heap (the communicator's) or ordinary",
        one_of({"heap", "ordinary"}))

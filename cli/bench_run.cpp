@@ -180,7 +180,7 @@ class Bench {
       for (const std::string& output : report_.options.output) wanted.push_back({"tessera", memory, output});
     }
     for (const std::string& name : report_.options.against) {
-      const size_t dash = name.find('-');  // memcpy-fresh, openmpi-raw, mpich-raw
+      const size_t dash = name.find('-');  // memcpy-fresh, openmpi-raw, mpich-least
       wanted.push_back({.name = name, .output = dash == std::string::npos ? "" : name.substr(dash + 1)});
     }
     for (const Contender& contender : wanted) {

@@ -4,13 +4,17 @@
 //
 // It does what careful code on MPI does: it finds out the sizes where tessera does too, and writes to warm memory that
 // it has allocated beforehand, which is more than a caller who learns the sizes in the call could do. As `openmpi-raw` and
-// `mpich-raw` it knows the sizes beforehand: the call that moves is all that it makes.
+// `mpich-raw` it knows the sizes beforehand: the call that moves is all that it makes. As `openmpi-least` and `mpich-least`
+// the same goes through a function with the arguments and the result of a library's: with MPI_THREAD_MULTIPLE, sizes and an
+// output that the caller keeps, and a result that has both. It does no work of its own.
 #include <mpi.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <memory>
 #include <numeric>
+#include <string_view>
 
 #include "play.hpp"
 
@@ -25,13 +29,28 @@ std::vector<int> running_sum(const std::vector<int>& counts) {
   return starts;
 }
 
+// What a gather is given, and what comes back.
+struct Gather {
+  std::vector<int64_t> sizes;
+  std::shared_ptr<void> owner;  // of the output
+  float* out;
+};
+
+// As a library's: called through a pointer, as one that is loaded when the program runs.
+[[gnu::noinline]] Gather gather_least(const std::vector<float>& in, Gather op, const int* counts, const int* starts) {
+  MPI_Allgatherv(in.data(), static_cast<int>(in.size()), MPI_FLOAT, op.out, counts, starts, MPI_FLOAT, MPI_COMM_WORLD);
+  return {std::move(op.sizes), std::move(op.owner), op.out};
+}
+Gather (*volatile least_gather)(const std::vector<float>&, Gather, const int*, const int*) = gather_least;
+
 class MpiRank : public Rank {
  public:
   MpiRank(int rank, int ranks) : rank_(rank), ranks_(ranks), sizes_(static_cast<size_t>(ranks)) {}
 
   void prepare(const Case& c) override {
     case_ = c;
-    is_raw_ = c.output == "raw";
+    is_least_ = c.output == "least";
+    is_raw_ = is_least_ || c.output == "raw";
     inputs_.clear();
     outputs_.clear();
     for (int64_t set = 0; set < c.sets; ++set) {
@@ -81,8 +100,12 @@ class MpiRank : public Rank {
       find_starts();
     }
     float* target = case_.dim == 0 ? out.data() : staging_.data();
-    MPI_Allgatherv(in.data(), static_cast<int>(in.size()), MPI_FLOAT, target, counts_.data(), starts_.data(), MPI_FLOAT,
-                   MPI_COMM_WORLD);
+    if (is_least_) {
+      least_gather(in, {sizes_, owner_, target}, counts_.data(), starts_.data());
+    } else {
+      MPI_Allgatherv(in.data(), static_cast<int>(in.size()), MPI_FLOAT, target, counts_.data(), starts_.data(),
+                     MPI_FLOAT, MPI_COMM_WORLD);
+    }
     if (case_.dim == 1) put_side_by_side(out);
   }
 
@@ -154,14 +177,17 @@ class MpiRank : public Rank {
   std::vector<float> staging_;
   std::vector<int64_t> sizes_;
   std::vector<int> counts_, starts_;
-  bool is_raw_ = false;
+  std::shared_ptr<void> owner_ = std::make_shared<int>();
+  bool is_raw_ = false, is_least_ = false;
 };
 
 }  // namespace
 }  // namespace tessera::bench
 
 int main(int argc, char** argv) {
-  MPI_Init(&argc, &argv);
+  const bool is_least = argc > 1 && std::string_view(argv[1]).ends_with("-least");
+  int provided = 0;
+  MPI_Init_thread(&argc, &argv, is_least ? MPI_THREAD_MULTIPLE : MPI_THREAD_SINGLE, &provided);
   int rank = 0, ranks = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);

@@ -228,6 +228,7 @@ TEST_F(Bench, RefusesWhatItDoesNotKnowInOneLine) {
                                                           {"all_gather", "--seconds", "0"},
                                                           {"reduce_scatter", "--dims", "1"},
                                                           {"reduce_scatter", "--against", "mpi-raw"},
+                                                          {"all_to_all", "--against", "mpich-least"},
                                                           {"all_reduce", "--skew", "ragged"},
                                                           {"all_gather", "--bogus"}};
   for (const auto& arguments : mistakes) {

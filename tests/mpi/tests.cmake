@@ -210,7 +210,7 @@ if(TESSERA_MPIRUN AND TARGET tessera_cli)
       add_dependencies(mpi_plain bench_player_${mpi})  # players are no part of `all`
       add_test(NAME mpi.bench_${mpi}
                COMMAND tessera_cli bench all_gather --transport ${mpi} --ranks 3 --sizes 1KiB,64KiB --dims 0,1
-                       --against ${mpi}-raw --seconds 0.05 --output recycled,trusted)
+                       --against ${mpi}-raw,${mpi}-least --seconds 0.05 --output recycled,trusted)
       set_tests_properties(mpi.bench_${mpi} PROPERTIES LABELS mpi TIMEOUT ${TESSERA_TEST_TIMEOUT} RUN_SERIAL ON
                            ENVIRONMENT TESSERA_HOSTS=3 FAIL_REGULAR_EXPRESSION WRONG
                            PASS_REGULAR_EXPRESSION "${mpi}-raw.*direct, 1 round: .*spread")
