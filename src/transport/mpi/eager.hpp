@@ -13,8 +13,8 @@ namespace tessera::mpi {
 
 // Of a message that is at most so many times as long as MPI takes at once, each part goes by itself. Measured between two
 // ranks, in one and in two parts: with Open MPI 2.8 and 1.0 us at 6 KiB through shared memory, 42 and 26 at 64 KiB over TCP;
-// with MPICH 58 and 13 at 8 KiB over TCP. In three parts 8 KiB take 1.8 instead of 3.0 through shared memory where lines cross
-// fast from core to core, but a fourth longer than in one where they do not.
+// with MPICH 58 and 13 at 8 KiB over TCP. In three parts 8 KiB took 1.8 instead of 3.0 through shared memory, but at times when
+// small calls take longer a gather of them took 7.4 instead of 6.5.
 inline constexpr int64_t kMostEagerParts = 2;
 
 // The ranks of a circle send to the one behind them, all at the same time, and `tell_all` says a line to all ranks and
