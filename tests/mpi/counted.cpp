@@ -1,11 +1,9 @@
-// Counts the calls of MPI's that a call of tessera's makes, through the profiling interface: every function that tessera
-// may call while it moves data is replaced by one that counts, and calls the real one. Every rank is a host, and
-// TESSERA_VOTE_FROM 2 where votes are counted.
+// Counts the calls of MPI's that a call of tessera's makes, through the profiling interface (counting.hpp). Every rank is a
+// host, and TESSERA_VOTE_FROM 2 where votes are counted.
 #include <sched.h>
 #include <signal.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -15,94 +13,9 @@
 #include <tessera/mpi.hpp>
 #include <tessera/tessera.hpp>
 
+#include "counting.hpp"
+
 using namespace tessera;
-
-namespace {
-
-struct Calls {
-  int all = 0, gathers = 0, sends = 0;
-  int looks = 0;  // whether anything has come; they are none of `all`
-} calls;
-
-// Whether a trusted gather is polled: it is where ranks share a core.
-enum class Polls { maybe, never, always } polls = Polls::maybe;
-
-bool stops_in_split = false;
-std::atomic<int> in_split{0};
-int duplicates = 0;
-int sends_to_failure = -1;  // the send that fails; none yet: negative
-bool gather_fails = false;
-
-void require(bool right, const char* what) {
-  if (right) return;
-  std::printf("%s is wrong: %d calls, %d gathers, %d sends, %d looks\n", what, calls.all, calls.gathers, calls.sends,
-              calls.looks);
-  std::fflush(stdout);
-  MPI_Abort(MPI_COMM_WORLD, 4);
-}
-
-void require_one_gather(const char* what) {
-  require(calls.all == 1 && calls.gathers == 1, what);
-  if (polls == Polls::maybe) return;
-  require((calls.looks > 0) == (polls == Polls::always), "that it is polled where ranks share a core, and only there");
-}
-
-}  // namespace
-
-extern "C" {
-int MPI_Allgatherv(const void* data, int count, MPI_Datatype type, void* out, const int counts[], const int places[],
-                   MPI_Datatype out_type, MPI_Comm comm) {
-  ++calls.all;
-  ++calls.gathers;
-  if (gather_fails) return MPI_ERR_OTHER;
-  return PMPI_Allgatherv(data, count, type, out, counts, places, out_type, comm);
-}
-int MPI_Iallgatherv(const void* data, int count, MPI_Datatype type, void* out, const int counts[], const int places[],
-                    MPI_Datatype out_type, MPI_Comm comm, MPI_Request* request) {
-  ++calls.all;
-  ++calls.gathers;
-  if (gather_fails) return MPI_ERR_OTHER;
-  return PMPI_Iallgatherv(data, count, type, out, counts, places, out_type, comm, request);
-}
-int MPI_Isend(const void* data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request* request) {
-  ++calls.all;
-  ++calls.sends;
-  if (sends_to_failure >= 0 && sends_to_failure-- == 0) return MPI_ERR_OTHER;
-  return PMPI_Isend(data, count, type, to, tag, comm, request);
-}
-int MPI_Irecv(void* data, int count, MPI_Datatype type, int from, int tag, MPI_Comm comm, MPI_Request* request) {
-  ++calls.all;
-  return PMPI_Irecv(data, count, type, from, tag, comm, request);
-}
-int MPI_Testsome(int count, MPI_Request requests[], int* done, int which[], MPI_Status statuses[]) {
-  ++calls.looks;
-  return PMPI_Testsome(count, requests, done, which, statuses);
-}
-int MPI_Improbe(int from, int tag, MPI_Comm comm, int* flag, MPI_Message* message, MPI_Status* status) {
-  ++calls.looks;
-  return PMPI_Improbe(from, tag, comm, flag, message, status);
-}
-int MPI_Comm_split(MPI_Comm comm, int color, int key, MPI_Comm* made) {
-  ++in_split;
-  if (stops_in_split) raise(SIGSTOP);
-  const int code = PMPI_Comm_split(comm, color, key, made);
-  --in_split;
-  return code;
-}
-int MPI_Comm_idup(MPI_Comm comm, MPI_Comm* made, MPI_Request* request) {
-  ++duplicates;
-  if (stops_in_split) raise(SIGSTOP);
-  return PMPI_Comm_idup(comm, made, request);
-}
-int MPI_Finalized(int* flag) {
-  ++calls.all;
-  return PMPI_Finalized(flag);
-}
-int MPI_Type_contiguous(int count, MPI_Datatype type, MPI_Datatype* made) {
-  ++calls.all;
-  return PMPI_Type_contiguous(count, type, made);
-}
-}
 
 namespace {
 
