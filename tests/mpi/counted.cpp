@@ -201,30 +201,35 @@ void votes(Comm& comm) {
   }
 }
 
-// From 8 ranks on all is said in as many rounds as the logarithm of their number, also what is long.
-void rounds(Comm& comm) {
-  const int64_t n = comm.size(), me = comm.rank();
-  for (int i = 0; i < 3; ++i) {
-    calls = {};
-    comm.barrier();
-    require(calls.sends == rounds_of(comm.size()), "the number of messages of a barrier in rounds");
-  }
-  for (const int64_t columns : {0, 1, 100, 1500}) {  // the last ones are more than one message holds
-    calls = {};
-    const Tensor all = all_gather(comm, Tensor::full(DType::f32, {1, columns}, me)).tensor;
-    require(calls.sends <= 2 * rounds_of(comm.size()), "the number of messages of a short gather");
-    for (int64_t r = 0; r < n; ++r) {
-      for (int64_t c = 0; c < columns; ++c) require(all.at<float>(r, c) == static_cast<float>(r), "a short row");
-    }
-  }
-}
-
 // How long a message may be that MPI takes at once; 0: not known.
 int64_t taken_at_once(const Comm& comm) {
   const std::string text = comm.transport();
   const size_t end = text.find(" bytes are taken at once");
   if (end == std::string::npos) return 0;
   return std::atoll(text.c_str() + text.rfind(' ', end - 1) + 1);
+}
+
+// From 8 ranks on all is said in as many rounds as the logarithm of their number, also what is long.
+void rounds(Comm& comm) {
+  const int64_t n = comm.size(), me = comm.rank();
+  const int64_t most = taken_at_once(comm) > 15360 ? 15360 / 4 : 6144 / 4;  // columns that travel with what is said
+  for (int i = 0; i < 3; ++i) {
+    calls = {};
+    comm.barrier();
+    require(calls.sends == rounds_of(comm.size()), "the number of messages of a barrier in rounds");
+  }
+  int64_t before = 0;
+  for (const int64_t columns : {int64_t{0}, int64_t{1}, int64_t{100}, most, most, most - 9, int64_t{7}, most, most}) {
+    calls = {};
+    const Tensor all = all_gather(comm, Tensor::full(DType::f32, {1, columns}, me)).tensor;
+    // What is longer than the last time may be more than one message holds.
+    const int64_t messages = rounds_of(comm.size()) * (columns > before ? 2 : 1);
+    require(calls.sends <= messages, "the number of messages of a short gather");
+    before = columns;
+    for (int64_t r = 0; r < n; ++r) {
+      for (int64_t c = 0; c < columns; ++c) require(all.at<float>(r, c) == static_cast<float>(r), "a short row");
+    }
+  }
 }
 
 // In how many messages so many bytes go, where no more come back.

@@ -22,14 +22,16 @@ class MpiTransport : public Transport {
   int size() const override { return size_; }
   Handle handle_of(const Tensor&, Use) override { return {}; }
   bool tells_places() const override { return false; }
-  // What is said goes to every rank anyway, and so saves a round; in rounds of a vote it goes through many.
+  // What is said goes to every rank anyway, and so saves a round; in rounds of a vote it goes through many. A network that
+  // takes much at once has long rounds.
   size_t inline_bytes(const Tensor&, bool) const override {
-    return votes() ? 2048 : static_cast<size_t>(world_->api().most_inlined_bytes);
+    if (votes()) return 2048;
+    return eager_bytes_ > kLongInlined ? kLongInlined : static_cast<size_t>(world_->api().most_inlined_bytes);
   }
   size_t riding_bytes() const override { return static_cast<size_t>(world_->api().most_riding_bytes); }
   // Between two ranks of one machine, where a round is short, 12 KiB took 5.0 us with what is said and 4.4 by themselves;
   // on four over TCP 63 and 98.
-  size_t alone_bytes() const override { return votes() ? 0 : circle_.size() == 2 ? 8192 : 15360; }
+  size_t alone_bytes() const override { return votes() ? 0 : circle_.size() == 2 ? 8192 : kLongInlined; }
   void exchange(const Saying& mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
                 Deadline deadline) override;
   bool hears_from_afar(int peer) const override { return !hosts_.together(peer, rank_); }
@@ -39,7 +41,10 @@ class MpiTransport : public Transport {
   void move(const Move& move, std::span<const Tensor> mine, const PeerTensors& peers, Deadline deadline,
             const std::function<void()>& meanwhile);
   // From now on exchanges are among these ranks only; the records of others are empty.
-  void set_circle(std::vector<int> ranks) { circle_ = std::move(ranks); }
+  void set_circle(std::vector<int> ranks) {
+    circle_ = std::move(ranks);
+    rounds_.clear();  // they are with others now
+  }
   // Hears what others tell beside the calls. `awaited`: for whom this rank waits, for those who ask; -1: for nobody.
   void listen(int awaited = -1) noexcept;
   // This rank is in that call from now on, though it may not speak for its host; nobody else has said anything in it yet.
@@ -99,6 +104,7 @@ class MpiTransport : public Transport {
   }
 
  private:
+  static constexpr int64_t kLongInlined = 15360;  // with what is said of it, one message
   void look(Moment moment) override { probe_(moment, rank_, static_cast<int64_t>(call_of(rank_) / 256)); }
   // A message that is waited for beside the worker's call asks for what is atomic here.
   struct Peer {
@@ -118,9 +124,10 @@ class MpiTransport : public Transport {
   struct Head {
     uint64_t call = 0, bytes = 0;
   };
-  class Records;  // an exchange under way
-  class Relay;    // the same in rounds
-  class Ballot;   // a round of a vote
+  static constexpr size_t kFirstBytes = 16384;  // of a record, with its head: few are longer
+  class Records;                                // an exchange under way
+  class Relay;                                  // the same in rounds
+  class Ballot;                                 // a round of a vote
 
   void tell(const std::string& text) noexcept;
   void hear_end();
@@ -180,6 +187,8 @@ class MpiTransport : public Transport {
   } posted_;
   struct Passed {  // in a round; kept for its capacity
     std::vector<std::byte> out, in;
+    // How much of the next goes in its first message: both ends know how long the last one was.
+    size_t first_out = kFirstBytes, first_in = kFirstBytes;
   };
   std::vector<Passed> rounds_;
   std::atomic<bool> dead_{false};
