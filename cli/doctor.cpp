@@ -260,10 +260,10 @@ Check check_network() {
   const std::string wanted = mpi::wanted_prices();
   if (mpi::is_to_be_measured(wanted)) return {"between hosts", Mark::ok, "measured when a communicator is made", ""};
   try {
-    const bool given = wanted != mpi::to_words({});
+    const Prices prices = wanted.empty() ? Prices() : mpi::prices_from(wanted);
     return {"between hosts", Mark::ok,
-            fmt::format("taken for {} ({})", mpi::describe(mpi::prices_from(wanted)),
-                        given ? "TESSERA_NETWORK" : "TESSERA_NETWORK=measure measures it"),
+            fmt::format("taken for {} ({})", mpi::describe(prices),
+                        wanted.empty() ? "TESSERA_NETWORK=measure measures it" : "TESSERA_NETWORK"),
             ""};
   } catch (const Error& error) {
     return {"between hosts", Mark::note, error.what(), "TESSERA_NETWORK names a topology's file, or is \"measure\""};

@@ -1,5 +1,5 @@
 // Rows that do not lie behind one another, from one rank to another: packed, or as a vector type of MPI's. By turns, and
-// the best time of each counts. docs/many-machines.md has what follows from it.
+// the best time of each counts. docs/between-hosts.md has what follows from it.
 //
 //   cmake --build build --target bench_players && mpirun -n 2 build/bench/datatypes_openmpi
 #include <mpi.h>

@@ -269,17 +269,17 @@ AxisPlacement cut_for(const Dims& shape, int ranks) {
 // rank gets its stretch of all terms, and then those of the others; and in logarithmic ones.
 std::vector<Schedule> all_reduce_schedules(const Arranged& a, const std::vector<Schedule>& gather,
                                            const Network& network) {
-  const auto ranks = static_cast<double>(a.to.ranks());
   const int64_t elements = volume(a.to.shape());
   const double bytes = static_cast<double>(elements * size_bytes(a.dtype));
   const Prices& prices = network.prices;
-  const auto round = [&](double out) {
-    return prices.round_us + (ranks - 1) * prices.message_us + out * prices.byte_us;
+  const auto round = [&](double bytes_each) {
+    const int others = a.to.ranks() - 1;
+    return prices.round_us + prices.messages_us(others, bytes_each) + others * bytes_each * prices.byte_us;
   };
   std::vector<Schedule> list;
-  if (reduces_in_one_round(a)) list.push_back({Way::direct, 0, 1, round((ranks - 1) * bytes)});
+  if (reduces_in_one_round(a)) list.push_back({Way::direct, 0, 1, round(bytes)});
   const Schedule& second = cheapest(gather);
-  list.push_back({Way::spread, 0, 1 + second.rounds, round((ranks - 1) / ranks * bytes) + second.us});
+  list.push_back({Way::spread, 0, 1 + second.rounds, round(bytes / a.to.ranks()) + second.us});
   // With shared elements a rank would write over its term while it is being sent.
   if (sums_in_parts(a, network) && !a.shares_elements)
     list.push_back(logarithmic_sum(elements, elements, size_bytes(a.dtype), network));

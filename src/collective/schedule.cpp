@@ -1,6 +1,7 @@
 #include "collective/schedule.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 #include <tuple>
 
@@ -36,8 +37,8 @@ std::vector<Piece> common_pieces(const std::vector<Stretch>& owns, const std::ve
   return list;
 }
 
-double price_of(const Prices& prices, int64_t rounds, int64_t messages, double bytes) {
-  return static_cast<double>(rounds) * prices.round_us + static_cast<double>(messages) * prices.message_us +
+double price_of(const Prices& prices, int64_t rounds, int64_t messages, double bytes_each, double bytes) {
+  return static_cast<double>(rounds) * prices.round_us + prices.messages_us(messages, bytes_each) +
          bytes * prices.byte_us;
 }
 
@@ -105,9 +106,11 @@ GatherSchedules::GatherSchedules(const Sizes& sizes, int64_t row_bytes, const Ne
 }
 
 // Directly every owner sends its tensor as it is; else what is sent is picked out of one.
-double GatherSchedules::price(int64_t rounds, int64_t messages, int64_t rows, bool packed) const {
-  const double bytes = static_cast<double>(rows) * static_cast<double>(row_bytes_);
-  return price_of(network_.prices, rounds, messages, bytes) + (packed && packs_ ? bytes * kPackedByteUs : 0);
+double GatherSchedules::price(int64_t rounds, int64_t messages, int64_t rows_each, int64_t rows, bool packed) const {
+  const auto row_bytes = static_cast<double>(row_bytes_);
+  const double bytes = static_cast<double>(rows) * row_bytes;
+  return price_of(network_.prices, rounds, messages, static_cast<double>(rows_each) * row_bytes, bytes) +
+         (packed && packs_ ? bytes * kPackedByteUs : 0);
 }
 
 std::vector<Schedule> GatherSchedules::all() const {
@@ -126,7 +129,7 @@ std::vector<Schedule> GatherSchedules::all() const {
 
 Schedule GatherSchedules::direct() const {
   return {Way::direct, 0, 1,
-          price(1, hosts_.ranks() - fewest_together_, most_of(host_rows_) * (hosts_.count() - 1), false)};
+          price(1, hosts_.ranks() - fewest_together_, longest_, most_of(host_rows_) * (hosts_.count() - 1), false)};
 }
 
 Schedule GatherSchedules::spread() const {
@@ -141,8 +144,10 @@ Schedule GatherSchedules::spread() const {
     }
     second[kept] += piece.rows.length() * (hosts_.count() - (from == kept ? 1 : 2));
   }
-  return {Way::spread, 0, 2,
-          price(2, most_of(messages) + hosts_.ranks() - fewest_together_, most_of(first) + most_of(second), true)};
+  const int64_t each = (total_ + hosts_.ranks() - 1) / hosts_.ranks();
+  return {
+      Way::spread, 0, 2,
+      price(2, most_of(messages) + hosts_.ranks() - fewest_together_, each, most_of(first) + most_of(second), true)};
 }
 
 // In each round a host passes on a piece of every rank that has some left; the last piece has to pass all hosts.
@@ -151,7 +156,8 @@ Schedule GatherSchedules::ring(int64_t pieces) const {
   int64_t messages = 0;
   for (const Stretch& own : owns_) messages += pieces_of(own, rows);
   const int64_t rounds = pieces_of({0, longest_}, rows) + passed_on;
-  return {Way::ring, rows, rounds, price(rounds, messages * most_together_, total_ + passed_on * rows, true)};
+  return {Way::ring, rows, rounds,
+          price(rounds, messages * most_together_, std::min(rows, longest_), total_ + passed_on * rows, true)};
 }
 
 Schedule GatherSchedules::logarithmic() const {
@@ -159,17 +165,33 @@ Schedule GatherSchedules::logarithmic() const {
   // Of all hosts twice over, as a window goes on behind the last.
   std::vector<int64_t> until{0};
   for (int64_t h = 0; h < 2 * hosts; ++h) until.push_back(until.back() + host_rows_[static_cast<size_t>(h % hosts)]);
-  int64_t rows = 0;
-  for (int64_t reach = 1; reach < hosts; reach *= 2) {
-    const int64_t count = std::min(reach, hosts - reach);
+  double us = 0;
+  for (int64_t round = 0; round < rounds; ++round) {
     int64_t most = 0;
     for (int64_t h = 0; h < hosts; ++h) {
-      most = std::max(most, until[static_cast<size_t>(h + count)] - until[static_cast<size_t>(h)]);
+      const Window w = window(static_cast<int>(h), static_cast<int>(round));
+      most = std::max(most, until[static_cast<size_t>(w.first + w.count)] - until[static_cast<size_t>(w.first)]);
     }
-    rows += most;
+    // Rows of a window that goes on behind the last host are two pieces.
+    const int64_t pieces = round == 0 || pairs_up() ? 1 : 2;
+    us += price(1, pieces * most_together_, (most + most_together_ - 1) / most_together_, most, true);
   }
-  // Rows of a window that goes on behind the last host are two pieces.
-  return {Way::logarithmic, 0, rounds, price(rounds, (2 * rounds - 1) * most_together_, rows, true)};
+  return {Way::logarithmic, 0, rounds, us};
+}
+
+// Whether in each logarithmic round two hosts tell each other all that they have: what comes lies in one piece then.
+bool GatherSchedules::pairs_up() const { return std::has_single_bit(static_cast<unsigned>(hosts_.count())); }
+
+// Else from the one that is 2^round behind this, all that has come to it.
+GatherSchedules::Window GatherSchedules::window(int host, int round) const {
+  const int64_t reach = int64_t{1} << round, hosts = hosts_.count();
+  const auto sender = pairs_up() ? static_cast<int>(host ^ reach) : host_before(host, hosts - reach);
+  return {sender, pairs_up() ? sender >> round << round : sender, std::min(reach, hosts - reach)};
+}
+
+int GatherSchedules::receiver(int host, int round) const {
+  const int64_t reach = int64_t{1} << round;
+  return pairs_up() ? static_cast<int>(host ^ reach) : host_before(host, reach);
 }
 
 // Merged, in the order of rows.
@@ -246,17 +268,16 @@ void GatherSchedules::ring_to(const Schedule& schedule, int to, Hops& hops) cons
   }
 }
 
-// From the host that is 2^round behind this, all that has come to it; its ranks share the sending.
+// All that has come to another host before; its ranks share the sending.
 void GatherSchedules::logarithmic_to(int round, int to, Hops& hops) const {
-  const int64_t reach = int64_t{1} << round;
-  const int host = host_before(hosts_.host_of(to), hosts_.count() - reach);
-  const auto& there = hosts_.ranks_on(host);
+  const Window w = window(hosts_.host_of(to), round);
+  const auto& there = hosts_.ranks_on(w.sender);
   if (round == 0) {
     for (const int r : there) hops.push_back({0, r, to, own(r), true});
     return;
   }
   const auto parts = static_cast<int>(there.size());
-  for (const Stretch rows : rows_of_hosts(host, std::min(reach, hosts_.count() - reach))) {
+  for (const Stretch rows : rows_of_hosts(w.first, w.count)) {
     const auto cuts = behind_one_another(even_sizes(rows.length(), parts));
     for (int i = 0; i < parts; ++i) {
       const Stretch cut = cuts[static_cast<size_t>(i)];
@@ -303,7 +324,7 @@ std::vector<Hop> GatherSchedules::hops_from(const Schedule& schedule, int rank) 
     for (const int r : hosts_.ranks_on(host_before(host, hosts_.count() - 1))) ring_to(schedule, r, theirs);
   } else {
     for (int round = 0; round < schedule.rounds; ++round) {
-      for (const int r : hosts_.ranks_on(host_before(host, int64_t{1} << round))) logarithmic_to(round, r, theirs);
+      for (const int r : hosts_.ranks_on(receiver(host, round))) logarithmic_to(round, r, theirs);
     }
   }
   std::copy_if(theirs.begin(), theirs.end(), std::back_inserter(hops),
@@ -347,20 +368,21 @@ int64_t SumRounds::most_targets(int round) const {
 
 Schedule logarithmic_sum(int64_t rows, int64_t kept, int64_t row_bytes, const Network& network) {
   const SumRounds rounds(network.hosts.ranks());
-  int64_t messages = 0, sent = 0;
+  double us = 0;
   for (int k = 0; k < rounds.count(); ++k) {
-    messages += rounds.most_targets(k);
-    sent += rounds.most_targets(k) * (k + 1 == rounds.count() ? kept : rows);
+    const double bytes = static_cast<double>(k + 1 == rounds.count() ? kept : rows) * static_cast<double>(row_bytes);
+    const int64_t messages = rounds.most_targets(k);
+    us += price_of(network.prices, 1, messages, bytes, static_cast<double>(messages) * bytes);
   }
-  return {
-      Way::logarithmic, 0, rounds.count(),
-      price_of(network.prices, rounds.count(), messages, static_cast<double>(sent) * static_cast<double>(row_bytes))};
+  return {Way::logarithmic, 0, rounds.count(), us};
 }
 
 std::vector<Schedule> sum_schedules(const Sizes& sizes, int64_t row_bytes, const Network& network, bool in_parts) {
   const auto ranks = static_cast<int64_t>(sizes.size());
-  const auto price = [&](int64_t rounds, int64_t messages, int64_t rows) {
-    return price_of(network.prices, rounds, messages, static_cast<double>(rows) * static_cast<double>(row_bytes));
+  const auto price = [&](int64_t rounds, int64_t messages, int64_t rows_each, int64_t rows) {
+    const auto bytes = static_cast<double>(row_bytes);
+    return price_of(network.prices, rounds, messages, static_cast<double>(rows_each) * bytes,
+                    static_cast<double>(rows) * bytes);
   };
   const auto owns = behind_one_another(sizes), evens = behind_one_another(even_stretches(sizes));
   const int64_t total = owns.back().end;
@@ -370,7 +392,7 @@ std::vector<Schedule> sum_schedules(const Sizes& sizes, int64_t row_bytes, const
     for (const Stretch rows : cut) most = std::max({most, rows.length() * (ranks - 1), total - rows.length()});
     return most;
   };
-  std::vector<Schedule> list{{Way::direct, 0, 1, price(1, ranks - 1, busiest(owns))}};
+  std::vector<Schedule> list{{Way::direct, 0, 1, price(1, ranks - 1, most_of(sizes), busiest(owns))}};
   if (ranks <= 2 || total == 0) return list;
   std::vector<int64_t> rows(sizes.size(), 0), out(sizes.size(), 0), in(sizes.size(), 0);
   for (const Piece& piece : common_pieces(owns, evens)) {
@@ -380,14 +402,15 @@ std::vector<Schedule> sum_schedules(const Sizes& sizes, int64_t row_bytes, const
     ++out[static_cast<size_t>(piece.keeper)];
   }
   const int64_t messages = ranks - 1 + std::max(most_of(out), most_of(in));
-  list.push_back({Way::spread, 0, 2, price(2, messages, busiest(evens) + most_of(rows))});
+  list.push_back({Way::spread, 0, 2, price(2, messages, (total + ranks - 1) / ranks, busiest(evens) + most_of(rows))});
   if (in_parts) list.push_back(logarithmic_sum(total, most_of(sizes), row_bytes, network));
   return list;
 }
 
 const Schedule& cheapest(const std::vector<Schedule>& schedules) {
-  return *std::min_element(schedules.begin(), schedules.end(),
-                           [](const Schedule& a, const Schedule& b) { return a.us < b.us; });
+  const Schedule& least = *std::min_element(schedules.begin(), schedules.end(),
+                                            [](const Schedule& a, const Schedule& b) { return a.us < b.us; });
+  return least.us < 0.9 * schedules[0].us ? least : schedules[0];
 }
 
 std::string explain(const std::vector<Schedule>& schedules) {

@@ -65,14 +65,23 @@ class GatherSchedules {
   Schedule spread() const;
   Schedule ring(int64_t pieces) const;
   Schedule logarithmic() const;
-  double price(int64_t rounds, int64_t messages, int64_t rows, bool packed) const;
+  // Of messages of so many rows each, and of rows in all.
+  double price(int64_t rounds, int64_t messages, int64_t rows_each, int64_t rows, bool packed) const;
   std::vector<Stretch> rows_of_hosts(int first, int64_t count) const;
   void add_own_host(int to, Hops& hops) const;
   void spread_hops(int rank, bool to, Hops& hops) const;
   void ring_to(const Schedule& schedule, int to, Hops& hops) const;
+  // Of a logarithmic round: whose rows a host gets, from the first of these hosts on, and from which.
+  struct Window {
+    int sender, first;
+    int64_t count;
+  };
+  Window window(int host, int round) const;
+  int receiver(int host, int round) const;
   void logarithmic_to(int round, int to, Hops& hops) const;
   Hops all_to(const Schedule& schedule, int rank) const;
   int host_before(int host, int64_t distance) const;
+  bool pairs_up() const;
 
   const Network& network_;
   const Hosts& hosts_;
@@ -116,7 +125,8 @@ Schedule logarithmic_sum(int64_t rows, int64_t kept, int64_t row_bytes, const Ne
 // The same rows, cut evenly.
 Sizes even_stretches(const Sizes& sizes);
 
-// The one that is taken: the cheapest, of equal ones the first.
+// The one that is taken: the first, unless the cheapest takes less than nine tenths of its time. Rounds that wait for each
+// other suffer more from a late rank than a price says.
 const Schedule& cheapest(const std::vector<Schedule>& schedules);
 // "logarithmic, 3 rounds: 7.5 us (direct 9.5, spread 19)"
 std::string explain(const std::vector<Schedule>& schedules);

@@ -1,6 +1,8 @@
 // What lies between hosts, and what it costs: by that schedules of several rounds are chosen.
 #pragma once
 
+#include <cstdint>
+
 #include "comm/hosts.hpp"
 
 namespace tessera {
@@ -11,6 +13,15 @@ struct Prices {
   double round_us = 20;
   double message_us = 1;
   double byte_us = 1e-4;  // out of a host: 10 GB/s
+  // A message of more bytes than that waits for an answer first, and costs so much more.
+  double answer_us = 0;
+  int64_t unanswered_bytes = INT64_MAX;
+
+  // So many messages of so many bytes each, but for their bytes.
+  double messages_us(int64_t count, double bytes_each) const {
+    const bool waits = bytes_each > static_cast<double>(unanswered_bytes);
+    return static_cast<double>(count) * (message_us + (waits ? answer_us : 0));
+  }
 };
 
 struct Network {

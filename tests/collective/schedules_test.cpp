@@ -1,5 +1,5 @@
 // How a gather goes between hosts: that every schedule brings every row to every rank, once over each way, and which one is
-// taken. For very many hosts it is worked out without data; that prints the table of docs/many-machines.md.
+// taken. For very many hosts it is worked out without data; that prints the table of docs/between-hosts.md.
 #include <bit>
 #include <map>
 #include <set>
@@ -133,7 +133,22 @@ TEST(Schedules, TheCheapestIsTaken) {
   EXPECT_EQ(cheapest(sum_schedules(one, 1024, network, true)).way, Way::spread);
   EXPECT_EQ(cheapest(sum_schedules(even, 1024, network, true)).way, Way::direct);
   EXPECT_EQ(explain(GatherSchedules(even, 64, network).all()),
-            "direct, 1 round: 5.68 us (spread 7.68, ring 18.4, logarithmic 8.68)");
+            "direct, 1 round: 5.68 us (spread 7.68, ring 18.4, logarithmic 7.68)");
+}
+
+// A message that waits for an answer first is dearer: fewer of them are taken where they wait.
+TEST(Schedules, WhatWaitsForAnAnswerIsDearer) {
+  const auto prices = [](double answer_us, int64_t unanswered_bytes) {
+    return Prices{.round_us = 3, .answer_us = answer_us, .unanswered_bytes = unanswered_bytes};
+  };
+  const Sizes even(8, 32);
+  EXPECT_EQ(taken(even, 256, {.round_us = 3}), Way::direct);
+  EXPECT_EQ(taken(even, 256, prices(2, 8192)), Way::direct);  // only what is passed on together waits
+  EXPECT_EQ(taken(even, 256, prices(2, 8191)), Way::logarithmic);
+  const Network network = network_of(8, 8, prices(4, 8191));
+  const auto way_of_sum = [&](int64_t rows) { return cheapest(sum_schedules(Sizes(8, rows), 256, network, true)).way; };
+  EXPECT_EQ(way_of_sum(31), Way::direct);
+  EXPECT_EQ(way_of_sum(32), Way::logarithmic);
 }
 
 // Along an inner dimension an owner sends its tensor as it is, and whoever sends a part of one packs it first.

@@ -145,11 +145,15 @@ class Crowds {
   std::map<std::string, int> ranks_;
 };
 
+bool each_has_a_core(std::span<const Introduction> all, const Crowds& crowds) {
+  return std::all_of(all.begin(), all.end(),
+                     [&](const Introduction& one) { return crowds.around(one) <= one.core_count(); });
+}
+
 // MPI's own waiting may keep a core that a peer waits for; or only one thread may call, and others of it must go on.
 bool should_poll(std::span<const Introduction> all, const Crowds& crowds) {
-  return std::any_of(all.begin(), all.end(), [&](const Introduction& one) {
-    return one.has_one_thread || crowds.around(one) > one.core_count();
-  });
+  const auto has_one_thread = [](const Introduction& one) { return one.has_one_thread; };
+  return !each_has_a_core(all, crowds) || std::any_of(all.begin(), all.end(), has_one_thread);
 }
 
 // What is wrong with a rank's own environment is told in its host's place, so that all hear of it.
@@ -172,12 +176,13 @@ std::string wanted_voters() {
 
 // As rank 0 wants them; where they are to be measured, by the first ranks of the hosts.
 Prices agreed_prices(World& world, CommHandle comm, MpiTransport& wide, const Hosts& hosts, const std::string& wanted,
-                     Deadline deadline) {
+                     bool alone, int64_t eager_bytes, Deadline deadline) {
+  if (wanted.empty()) return typical_prices(alone, eager_bytes);
   if (!is_to_be_measured(wanted)) return prices_from(wanted);
   if (hosts.count() == 1) return {};
   const std::vector<int> circle = hosts.first_ranks();
   const bool measures = hosts.place_of(wide.rank()) == 0;
-  const std::string found = measures ? to_words(measure(world, comm, circle, wide.rank(), deadline)) : "";
+  const std::string found = measures ? to_words(measure(world, comm, circle, wide.rank(), eager_bytes, deadline)) : "";
   std::vector<Prices> all;
   for (const std::string& words : tell_all(wide, found, deadline)) {
     if (!words.empty()) all.push_back(prices_from(words));
@@ -205,10 +210,13 @@ std::unique_ptr<Transport> join_hosts(std::shared_ptr<World> world, CommHandle c
   Hosts hosts(keys);
   wide->set_hosts(hosts);
   wide->set_polls(should_poll(all, crowds));
-  wide->set_prices(agreed_prices(*world, comm, *wide, hosts, all[0].prices, deadline));
   wide->set_voters(all[0].voters);
-  wide->set_eager_bytes(find_eager_bytes(*world, comm, hosts.first_ranks(), wide->rank(), deadline,
-                                         [&](const std::string& text) { return tell_all(*wide, text, deadline); }));
+  const int64_t eager_bytes =
+      find_eager_bytes(*world, comm, hosts.first_ranks(), wide->rank(), deadline,
+                       [&](const std::string& text) { return tell_all(*wide, text, deadline); });
+  wide->set_eager_bytes(eager_bytes);
+  wide->set_prices(
+      agreed_prices(*world, comm, *wide, hosts, all[0].prices, each_has_a_core(all, crowds), eager_bytes, deadline));
   if (hosts.count() == hosts.ranks()) return wide;
   const auto [shared, trouble] = meet(*wide, hosts, neighbours, deadline);
   if (shared == nullptr) {
