@@ -224,13 +224,13 @@ bool in_place_fits(const Statement& s, const Arranged& a, int rank, int out) {
   return distance == expected;
 }
 
-void check_in_place(const Said& said, Arranged& a, bool inlined) {
+void check_in_place(const Said& said, Arranged& a) {
   std::string wrong;
   for (int r = 0; r < said.ranks(); ++r) {
     const Statement& s = said.by(r);
     for (size_t i = 0; i < s.in_place.size(); ++i) {
       if (s.in_place[i] == kApart || !has_output(a, r)) continue;
-      a.shares_elements = !inlined;
+      a.shares_elements = !a.inlined;
       if (!in_place_fits(s, a, r, static_cast<int>(i))) wrong += fmt::format("\n  rank {}   {}", r, said.site(r));
     }
   }
@@ -264,7 +264,7 @@ void arrange_exchange(const Said& said, const detail::Description& description, 
     if (!fits) throw Error(fmt::format("rank {}'s record makes no sense: it is damaged", overlap.rank));
   }
   check_outputs(said, a);
-  check_in_place(said, a, false);
+  check_in_place(said, a);
 }
 
 // Of a plan in which nothing moves.
@@ -321,7 +321,8 @@ Arranged arrange(const CallName& call, const std::vector<Record>& records, size_
   else if (said.first().scale != 1) a.reduction = {ReduceOp::premul_sum, said.first().scale};
   check_bytes(said, a.dtype, a.to.shape());
   check_outputs(said, a);
-  check_in_place(said, a, all_inlined(records));
+  a.inlined = all_inlined(records);
+  check_in_place(said, a);
   return a;
 }
 

@@ -254,6 +254,8 @@ AxisLayout even_cut(const Arranged& a, const Summing& summing) {
 }
 
 bool reduces_in_one_round(const Arranged& a) {
+  // All terms are there; and where the others find the outputs, nobody has said (announce_out()).
+  if (a.inlined) return true;
   // With shared elements ranks would read what others are writing over.
   return !a.shares_elements && volume(a.to.shape()) * size_bytes(a.dtype) <= kOneRoundBytes;
 }

@@ -157,6 +157,13 @@ foreach(mpi openmpi mpich)
     tessera_on_hosts(${mpi} counted_rounds_tcp 9 OMPI_MCA_btl=tcp,self)
     tessera_mpi_test(${mpi} plain_tcp 4 right $<TARGET_FILE:mpi_plain> works)
     tessera_on_hosts(${mpi} plain_tcp 4 OMPI_MCA_btl=tcp,self)
+    foreach(hosts 2 7)
+      tessera_mpi_test(${mpi} hosts_${hosts}_tcp 7 right $<TARGET_FILE:mpi_plain> hosts)
+      tessera_on_hosts(${mpi} hosts_${hosts}_tcp ${hosts} OMPI_MCA_btl=tcp,self)
+      tessera_mpi_test(${mpi} 7x${hosts}_tcp 7 passes
+                       $<TARGET_FILE:test_collective> --gtest_filter=*mpi* --gtest_brief=1)
+      tessera_on_hosts(${mpi} 7x${hosts}_tcp ${hosts} TESSERA_TEST_MPI=7 OMPI_MCA_btl=tcp,self)
+    endforeach()
   endif()
   set(trusted _trusted)
   if(mpi STREQUAL mpich)  # its own gather of so much takes more than a minute
