@@ -21,8 +21,9 @@ foreach(mpi openmpi mpich)
       COMMAND ${TESSERA_${MPI}_CXX} ${mpi_flags} -fPIC -shared -fvisibility=hidden ${mpi_folder}/shim.cpp -o ${shim}
       DEPENDS ${mpi_folder}/shim.cpp ${mpi_folder}/api.hpp
       COMMAND_EXPAND_LISTS VERBATIM)
-    add_custom_target(tessera_${mpi} ALL DEPENDS ${shim})
-    install(PROGRAMS ${shim} DESTINATION ${CMAKE_INSTALL_LIBDIR}/tessera OPTIONAL)
+    add_custom_target(tessera_${mpi} DEPENDS ${shim})
+    add_dependencies(tessera tessera_${mpi})  # whoever builds the library has it, the command line and the install too
+    install(PROGRAMS ${shim} DESTINATION ${CMAKE_INSTALL_LIBDIR}/tessera)
     if(TESSERA_PYTHON)
       install(PROGRAMS ${shim} DESTINATION tessera/tessera COMPONENT python)  # in "tessera" beside the package's library
     endif()

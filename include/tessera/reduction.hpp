@@ -23,7 +23,8 @@ struct Reduction {
   double factor = 1;  // premul_sum multiplies every term by it first
 
   Reduction() = default;
-  Reduction(ReduceOp reduce_op, double premul_factor = 1) : op(reduce_op), factor(premul_factor) {}
+  Reduction(ReduceOp reduce_op, double premul_factor = 1)
+      : op(reduce_op), factor(reduce_op == ReduceOp::premul_sum ? premul_factor : 1) {}
   friend bool operator==(const Reduction&, const Reduction&) = default;
 };
 

@@ -317,8 +317,10 @@ Arranged arrange(const CallName& call, const std::vector<Record>& records, size_
   arrange_layouts(said, a);
   const bool rooted = a.op == OpCode::broadcast || a.op == OpCode::scatter || a.op == OpCode::scatter_parts;
   a.dtype = said.by(rooted ? static_cast<int>(said.first().root) : 0).x().dtype;
-  if (a.from.is_partial()) a.reduction = said.first().reduction;
-  else if (said.first().scale != 1) a.reduction = {ReduceOp::premul_sum, said.first().scale};
+  if (a.from.is_partial()) {
+    a.reduction = said.first().reduction;
+    if (a.reduction.op != ReduceOp::premul_sum) a.reduction.factor = 1;
+  } else if (said.first().scale != 1) a.reduction = {ReduceOp::premul_sum, said.first().scale};
   check_bytes(said, a.dtype, a.to.shape());
   check_outputs(said, a);
   a.inlined = all_inlined(records);

@@ -38,8 +38,8 @@ struct Choice {
   bool in_one_round = false;     // an all_reduce
   Dims scratch;                  // of what such a sum keeps in between, on this rank
   bool has_scratch = false;
-  bool sums(Way way) const;  // in that one
-  std::string text() const;  // empty where there was nothing to choose
+  bool sums_in_rounds() const;  // as SumMoves does it
+  std::string text() const;     // empty where there was nothing to choose
 };
 
 // `network`: what owners send over; null: where readers pull, or nothing has to be moved, all is direct.

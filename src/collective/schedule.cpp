@@ -16,41 +16,9 @@ constexpr int64_t kMostPieces = 1024;  // of a ring
 // Rows that are picked out of a tensor to be sent are copied first, by the same core that sends: about 10 GB/s.
 constexpr double kPackedByteUs = 1e-4;
 
-std::vector<Stretch> behind_one_another(const Sizes& sizes) {
-  std::vector<Stretch> list;
-  for (int64_t at = 0; const int64_t size : sizes) {
-    list.push_back({at, at + size});
-    at += size;
-  }
-  return list;
-}
-
-// Where two cuts of the same rows meet.
-std::vector<Piece> common_pieces(const std::vector<Stretch>& owns, const std::vector<Stretch>& keeps) {
-  std::vector<Piece> list;
-  for (size_t owner = 0, keeper = 0; owner < owns.size() && keeper < keeps.size();) {
-    const Stretch rows = intersect(owns[owner], keeps[keeper]);
-    if (!rows.empty()) list.push_back({rows, static_cast<int>(owner), static_cast<int>(keeper)});
-    if (owns[owner].end <= keeps[keeper].end) ++owner;
-    else ++keeper;
-  }
-  return list;
-}
-
-double price_of(const Prices& prices, int64_t rounds, int64_t messages, double bytes_each, double bytes) {
-  return static_cast<double>(rounds) * prices.round_us + prices.messages_us(messages, bytes_each) +
-         bytes * prices.byte_us;
-}
-
 int64_t most_of(const std::vector<int64_t>& list) { return *std::max_element(list.begin(), list.end()); }
 
 int64_t pieces_of(Stretch rows, int64_t piece_rows) { return (rows.length() + piece_rows - 1) / piece_rows; }
-
-int64_t doublings(int64_t count) {
-  int64_t rounds = 0;
-  while ((int64_t{1} << rounds) < count) ++rounds;
-  return rounds;
-}
 
 // What lies behind one another, and goes the same way at the same time, goes in one piece.
 std::vector<Hop> merged(std::vector<Hop> hops) {
@@ -70,17 +38,49 @@ std::vector<Hop> merged(std::vector<Hop> hops) {
   return list;
 }
 
-const char* name(Way way) {
-  switch (way) {
-    case Way::direct: return "direct";
-    case Way::spread: return "spread";
-    case Way::ring: return "ring";
-    case Way::logarithmic: return "logarithmic";
+std::string name_of(const Schedule& schedule) {
+  const char* way = "";
+  switch (schedule.way) {
+    case Way::direct: way = "direct"; break;
+    case Way::spread: way = "spread"; break;
+    case Way::ring: way = "ring"; break;
+    case Way::logarithmic: way = "logarithmic"; break;
   }
-  return "";
+  return schedule.block > 1 ? fmt::format("folded {}", way) : way;
 }
 
 }  // namespace
+
+std::vector<Stretch> behind_one_another(const Sizes& sizes) {
+  std::vector<Stretch> list;
+  for (int64_t at = 0; const int64_t size : sizes) {
+    list.push_back({at, at + size});
+    at += size;
+  }
+  return list;
+}
+
+std::vector<Piece> common_pieces(const std::vector<Stretch>& owns, const std::vector<Stretch>& keeps) {
+  std::vector<Piece> list;
+  for (size_t owner = 0, keeper = 0; owner < owns.size() && keeper < keeps.size();) {
+    const Stretch rows = intersect(owns[owner], keeps[keeper]);
+    if (!rows.empty()) list.push_back({rows, static_cast<int>(owner), static_cast<int>(keeper)});
+    if (owns[owner].end <= keeps[keeper].end) ++owner;
+    else ++keeper;
+  }
+  return list;
+}
+
+int64_t doublings(int64_t count) {
+  int64_t rounds = 0;
+  while ((int64_t{1} << rounds) < count) ++rounds;
+  return rounds;
+}
+
+double price_of(const Prices& prices, int64_t rounds, int64_t messages, double bytes_each, double bytes) {
+  return static_cast<double>(rounds) * prices.round_us + prices.messages_us(messages, bytes_each) +
+         bytes * prices.byte_us;
+}
 
 Stretch intersect(Stretch a, Stretch b) { return {std::max(a.begin, b.begin), std::min(a.end, b.end)}; }
 
@@ -336,77 +336,6 @@ Sizes even_stretches(const Sizes& sizes) {
   return even_sizes(std::accumulate(sizes.begin(), sizes.end(), int64_t{0}), static_cast<int>(sizes.size()));
 }
 
-SumRounds::SumRounds(int ranks) : ranks_(ranks), count_(static_cast<int>(doublings(ranks))) {}
-
-// Only the last block may be shorter than the one beside it: then its ranks take turns.
-int SumRounds::source(int rank, int round) const {
-  const int other = block_of(rank, round) ^ (1 << round);
-  if (other >= ranks_) return -1;
-  const int there = std::min(1 << round, ranks_ - other);
-  return other + (rank - block_of(rank, round)) % there;
-}
-
-std::vector<int> SumRounds::targets(int rank, int round) const {
-  const int own = block_of(rank, round), other = own ^ (1 << round);
-  const int here = std::min(1 << round, ranks_ - own), end = std::min(other + (1 << round), ranks_);
-  std::vector<int> list;
-  for (int r = other + (rank - own); r < end; r += here) list.push_back(r);
-  return list;
-}
-
-int SumRounds::sums_before(int rank, int round) const {
-  int sums = 0;
-  for (int k = 0; k < round; ++k) sums += source(rank, k) >= 0 ? 1 : 0;
-  return sums;
-}
-
-int64_t SumRounds::most_targets(int round) const {
-  const int last = block_of(ranks_ - 1, round), length = ranks_ - last;
-  const bool is_second = !is_first(last, round);
-  return is_second ? ((int64_t{1} << round) + length - 1) / length : 1;
-}
-
-Schedule logarithmic_sum(int64_t rows, int64_t kept, int64_t row_bytes, const Network& network) {
-  const SumRounds rounds(network.hosts.ranks());
-  double us = 0;
-  for (int k = 0; k < rounds.count(); ++k) {
-    const double bytes = static_cast<double>(k + 1 == rounds.count() ? kept : rows) * static_cast<double>(row_bytes);
-    const int64_t messages = rounds.most_targets(k);
-    us += price_of(network.prices, 1, messages, bytes, static_cast<double>(messages) * bytes);
-  }
-  return {Way::logarithmic, 0, rounds.count(), us};
-}
-
-std::vector<Schedule> sum_schedules(const Sizes& sizes, int64_t row_bytes, const Network& network, bool in_parts) {
-  const auto ranks = static_cast<int64_t>(sizes.size());
-  const auto price = [&](int64_t rounds, int64_t messages, int64_t rows_each, int64_t rows) {
-    const auto bytes = static_cast<double>(row_bytes);
-    return price_of(network.prices, rounds, messages, static_cast<double>(rows_each) * bytes,
-                    static_cast<double>(rows) * bytes);
-  };
-  const auto owns = behind_one_another(sizes), evens = behind_one_another(even_stretches(sizes));
-  const int64_t total = owns.back().end;
-  // Out of a rank goes all that it does not keep; to it come the others' terms of what it keeps.
-  const auto busiest = [&](const std::vector<Stretch>& cut) {
-    int64_t most = 0;
-    for (const Stretch rows : cut) most = std::max({most, rows.length() * (ranks - 1), total - rows.length()});
-    return most;
-  };
-  std::vector<Schedule> list{{Way::direct, 0, 1, price(1, ranks - 1, most_of(sizes), busiest(owns))}};
-  if (ranks <= 2 || total == 0) return list;
-  std::vector<int64_t> rows(sizes.size(), 0), out(sizes.size(), 0), in(sizes.size(), 0);
-  for (const Piece& piece : common_pieces(owns, evens)) {
-    if (piece.owner == piece.keeper) continue;
-    rows[static_cast<size_t>(piece.owner)] += piece.rows.length();
-    ++in[static_cast<size_t>(piece.owner)];
-    ++out[static_cast<size_t>(piece.keeper)];
-  }
-  const int64_t messages = ranks - 1 + std::max(most_of(out), most_of(in));
-  list.push_back({Way::spread, 0, 2, price(2, messages, (total + ranks - 1) / ranks, busiest(evens) + most_of(rows))});
-  if (in_parts) list.push_back(logarithmic_sum(total, most_of(sizes), row_bytes, network));
-  return list;
-}
-
 const Schedule& cheapest(const std::vector<Schedule>& schedules) {
   const Schedule& least = *std::min_element(schedules.begin(), schedules.end(),
                                             [](const Schedule& a, const Schedule& b) { return a.us < b.us; });
@@ -417,10 +346,9 @@ std::string explain(const std::vector<Schedule>& schedules) {
   const Schedule& taken = cheapest(schedules);
   std::string others;
   for (const Schedule& other : schedules) {
-    if (other.way != taken.way)
-      others += fmt::format("{}{} {:.3g}", others.empty() ? "" : ", ", name(other.way), other.us);
+    if (&other != &taken) others += fmt::format("{}{} {:.3g}", others.empty() ? "" : ", ", name_of(other), other.us);
   }
-  return fmt::format("{}, {} round{}: {:.3g} us{}", name(taken.way), taken.rounds, taken.rounds == 1 ? "" : "s",
+  return fmt::format("{}, {} round{}: {:.3g} us{}", name_of(taken), taken.rounds, taken.rounds == 1 ? "" : "s",
                      taken.us, others.empty() ? "" : fmt::format(" ({})", others));
 }
 

@@ -30,6 +30,7 @@ struct Schedule {
   int64_t piece_rows = 0;  // of a ring
   int64_t rounds = 1;
   double us = 0;
+  int block = 1;  // of a sum: so many ranks of a host add up their terms first
 };
 
 // Rows that one rank has, or is to have, and another keeps on the way.
@@ -37,6 +38,17 @@ struct Piece {
   Stretch rows;
   int owner = 0, keeper = 0;
 };
+
+// Where each begins and ends that many rows.
+std::vector<Stretch> behind_one_another(const Sizes& sizes);
+// Where two cuts of the same rows meet.
+std::vector<Piece> common_pieces(const std::vector<Stretch>& owns, const std::vector<Stretch>& keeps);
+// The same rows, cut evenly.
+Sizes even_stretches(const Sizes& sizes);
+
+// How often 1 is doubled until it is as many.
+int64_t doublings(int64_t count);
+double price_of(const Prices& prices, int64_t rounds, int64_t messages, double bytes_each, double bytes);
 
 // One rank's rows on their way to another.
 struct Hop {
@@ -94,41 +106,10 @@ class GatherSchedules {
   int64_t most_together_ = 1, fewest_together_ = 1;  // ranks of a host
 };
 
-// A sum in as many rounds as the logarithm of the number of ranks: in each of them a rank adds to the sum of its block of
-// ranks that of the block beside it. Blocks are those of the order of sums (Reduction), so the bits are those of that.
-class SumRounds {
- public:
-  explicit SumRounds(int ranks);
-  int count() const { return count_; }
-  // From whom a rank gets the other block's sum; -1: there is none, and it goes on with what it has.
-  int source(int rank, int round) const;
-  // Who gets it from this rank.
-  std::vector<int> targets(int rank, int round) const;
-  // Whether its own block comes before the other.
-  bool is_first(int rank, int round) const { return (rank >> round) % 2 == 0; }
-  // In how many rounds before this one it has added anything.
-  int sums_before(int rank, int round) const;
-  // The most messages that a rank sends in a round.
-  int64_t most_targets(int round) const;
-
- private:
-  int block_of(int rank, int round) const { return rank >> round << round; }
-  int ranks_, count_ = 0;
-};
-
-// A sum over all ranks of which rank r keeps sizes[r] rows: directly, or first even stretches of it, which then go to who
-// keeps them; and in logarithmic rounds, of all rows, where parts of it can be summed up for themselves (`in_parts`). With
-// their prices; direct comes first.
-std::vector<Schedule> sum_schedules(const Sizes& sizes, int64_t row_bytes, const Network& network, bool in_parts);
-// The last of these, where every rank keeps at most `kept` of all rows.
-Schedule logarithmic_sum(int64_t rows, int64_t kept, int64_t row_bytes, const Network& network);
-// The same rows, cut evenly.
-Sizes even_stretches(const Sizes& sizes);
-
 // The one that is taken: the first, unless the cheapest takes less than nine tenths of its time. Rounds that wait for each
 // other suffer more from a late rank than a price says.
 const Schedule& cheapest(const std::vector<Schedule>& schedules);
-// "logarithmic, 3 rounds: 7.5 us (direct 9.5, spread 19)"
+// "logarithmic, 3 rounds: 7.5 us (direct 9.5, spread 19)"; "folded": of blocks
 std::string explain(const std::vector<Schedule>& schedules);
 
 }  // namespace tessera

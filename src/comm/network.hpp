@@ -17,6 +17,10 @@ struct Prices {
   double answer_us = 0;
   int64_t unanswered_bytes = INT64_MAX;
 
+  // Within a host: a round of its own, and what each rank reads or writes in it.
+  double near_round_us = 5;
+  double near_byte_us = 2e-5;
+
   // So many messages of so many bytes each, but for their bytes.
   double messages_us(int64_t count, double bytes_each) const {
     const bool waits = bytes_each > static_cast<double>(unanswered_bytes);

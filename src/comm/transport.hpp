@@ -88,6 +88,8 @@ struct Move {
   // Ranks that want one box of one rank may want it for different sums: so it cannot be shared out among them. Alike on all
   // ranks.
   bool for_one_sum_each = false;
+  // Several ranks may want the same of one: where they share a host, they tell each other what they want. Alike on all ranks.
+  bool shares_wishes = true;
   // No other round of the call sends any of the tensors that this one sends. This rank's own matter.
   bool sends_alone = false;
   mutable Prepared prepared;

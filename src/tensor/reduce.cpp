@@ -45,7 +45,8 @@ std::byte* scratch(size_t bytes) {
 
 // One kernel does it all, and no block is needed.
 bool is_one_fold(Reduction reduction, DType dtype, size_t terms) {
-  return terms > 1 && terms <= kFold && combines_in_parts(reduction, dtype);
+  const bool at_ends = reduction.op == ReduceOp::avg || reduction.op == ReduceOp::premul_sum;
+  return terms > 1 && terms <= kFold && !at_ends && reduce_kernels(dtype, reduction.op).promote == nullptr;
 }
 
 // Combines blocks of all terms: the tree of Reduction, evaluated depth first.
@@ -84,7 +85,8 @@ class BlockTree {
     const std::byte* result = subtree(0, terms_, kFirstLevel, unfinished, count, fetch, at_once);
     if (divide) {
       std::byte* const quotient = kernels_.demote ? unfinished : target;
-      kernels_.divide(quotient, result, count, static_cast<double>(terms_));
+      kernels_.divide(quotient, result, count,
+                      reduction_.factor != 1 ? reduction_.factor : static_cast<double>(terms_));
       result = quotient;
     }
     if (kernels_.demote) {
@@ -306,10 +308,16 @@ class BoxedReduce {
 
 }  // namespace
 
-// Not where what is in between is of another type, or something is done once at the beginning or the end.
-bool combines_in_parts(Reduction reduction, DType dtype) {
-  if (reduction.op == ReduceOp::avg || reduction.op == ReduceOp::premul_sum) return false;
-  return reduce_kernels(dtype, reduction.op).promote == nullptr;
+// Not where what is in between is of another type, or something is done with every term at the beginning.
+std::optional<InParts> in_parts(Reduction reduction, DType dtype, int terms) {
+  if (reduction.op == ReduceOp::premul_sum || reduce_kernels(dtype, reduction.op).promote != nullptr)
+    return std::nullopt;
+  InParts parts{reduction, reduction};
+  if (reduction.op == ReduceOp::avg) {
+    parts.first = ReduceOp::sum;
+    parts.last.factor = terms;
+  }
+  return parts;
 }
 
 PreparedSum::PreparedSum(const View& dst, std::span<const ConstView> terms, Reduction reduction, const Dims& axes)

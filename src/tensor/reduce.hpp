@@ -1,6 +1,7 @@
 // Reducing boxes: the typed hot loops.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -15,10 +16,11 @@ namespace tessera {
 // i's). At least one term; all have dst's dtype and shape (unchecked), any
 // strides, any alignment. dst may be exactly one of the terms (same data and
 // strides), else it must not overlap them. One term: dst = that term,
-// multiplied by the factor of a premul_sum, divided by 1 for avg. `total_bytes`
-// as for copy_box(). `axes`: the terms lie row-major over axes of these sizes,
-// and the last one is combined first. `read_next`: some other core reads dst at once, so it stays in the cache as long as a
-// copy does.
+// multiplied by the factor of a premul_sum. avg divides by the number of terms,
+// or by its factor where that is not 1. `total_bytes` as for copy_box(). `axes`:
+// the terms lie row-major over axes of these sizes, and the last one is combined
+// first. `read_next`: some other core reads dst at once, so it stays in the cache
+// as long as a copy does.
 void reduce_boxes(const View& dst, std::span<const ConstView> terms, Reduction reduction, int64_t total_bytes = 0,
                   const Dims& axes = {}, bool read_next = false);
 
@@ -39,8 +41,11 @@ class PreparedSum {
   Dims axes_;
 };
 
-// Whether some of the terms may be combined first, and what comes of it then with the rest, as if it were a term: without
-// another bit than where all are combined at once.
-bool combines_in_parts(Reduction reduction, DType dtype);
+// Where some of the terms may be combined first, and what comes of it then with the rest, as if it were a term, without
+// another bit than where all `terms` are combined at once.
+struct InParts {
+  Reduction first, last;
+};
+std::optional<InParts> in_parts(Reduction reduction, DType dtype, int terms);
 
 }  // namespace tessera

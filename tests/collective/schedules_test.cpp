@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "collective/moves.hpp"
+#include "collective/sum_schedule.hpp"
 
 namespace tessera {
 namespace {
@@ -130,8 +131,8 @@ TEST(Schedules, TheCheapestIsTaken) {
   EXPECT_EQ(taken({1 << 20, 5}, 1024, {.message_us = 10}), Way::direct);  // between two hosts there is one way
   EXPECT_EQ(taken(Sizes(8, 0), 64, {.message_us = 10}), Way::direct);     // of nothing too
   const Network network = network_of(8, 8, {2, 0.5, 1e-4});
-  EXPECT_EQ(cheapest(sum_schedules(one, 1024, network, true)).way, Way::spread);
-  EXPECT_EQ(cheapest(sum_schedules(even, 1024, network, true)).way, Way::direct);
+  EXPECT_EQ(cheapest(SumSchedules(network, true).kept_apart(one, 1024)).way, Way::spread);
+  EXPECT_EQ(cheapest(SumSchedules(network, true).kept_apart(even, 1024)).way, Way::direct);
   EXPECT_EQ(explain(GatherSchedules(even, 64, network).all()),
             "direct, 1 round: 5.68 us (spread 7.68, ring 18.4, logarithmic 7.68)");
 }
@@ -146,7 +147,9 @@ TEST(Schedules, WhatWaitsForAnAnswerIsDearer) {
   EXPECT_EQ(taken(even, 256, prices(2, 8192)), Way::direct);  // only what is passed on together waits
   EXPECT_EQ(taken(even, 256, prices(2, 8191)), Way::logarithmic);
   const Network network = network_of(8, 8, prices(4, 8191));
-  const auto way_of_sum = [&](int64_t rows) { return cheapest(sum_schedules(Sizes(8, rows), 256, network, true)).way; };
+  const auto way_of_sum = [&](int64_t rows) {
+    return cheapest(SumSchedules(network, true).kept_apart(Sizes(8, rows), 256)).way;
+  };
   EXPECT_EQ(way_of_sum(31), Way::direct);
   EXPECT_EQ(way_of_sum(32), Way::logarithmic);
 }
@@ -353,7 +356,7 @@ TEST(Schedules, ShortSumsTakeLogarithmicRounds) {
       fmt::print("| {} | {} | {} | {} | {} | {:.3g} | {} |\n", ranks, name(op), elements / 256, load.rounds,
                  load.messages, static_cast<double>(load.sent_bytes) / 1024, choice.text());
       const bool is_short = elements <= 16384;
-      EXPECT_EQ(choice.sums(Way::logarithmic), is_short);
+      EXPECT_EQ(cheapest(choice.sum).way == Way::logarithmic, is_short);
       if (!is_short) continue;
       EXPECT_EQ(load.rounds, SumRounds(ranks).count());
       EXPECT_LE(load.rounds * 2 + load.messages * 0.5 + static_cast<double>(load.sent_bytes) * 1e-4,
@@ -366,9 +369,9 @@ TEST(Schedules, ShortSumsTakeLogarithmicRounds) {
 TEST(Schedules, SumsInPlaceTakeNoLogarithmicRounds) {
   const Network network = network_of(1024, 1024, {2, 0.5, 1e-4});
   Arranged sum = sum_of(OpCode::all_reduce, 1024, 1024);
-  EXPECT_TRUE(choose(sum, 0, &network).sums(Way::logarithmic));
+  EXPECT_TRUE(choose(sum, 0, &network).sums_in_rounds());
   sum.shares_elements = true;
-  EXPECT_FALSE(choose(sum, 0, &network).sums(Way::logarithmic));
+  EXPECT_FALSE(choose(sum, 0, &network).sums_in_rounds());
 }
 
 }  // namespace

@@ -214,6 +214,43 @@ void sums_from_other_lines(Comm& comm) {
   }
 }
 
+std::string last_schedule(const Comm& comm) { return comm.recent_calls().back().schedule; }
+
+void require_schedule(const Comm& comm, const std::string& begins, const char* what) {
+  if (last_schedule(comm).starts_with(begins)) return;
+  throw Error(fmt::format("the schedule of {} is \"{}\", not {}", what, last_schedule(comm), begins));
+}
+
+// Large sums: of each row that a host is to have comes one term for each block elsewhere, of as many ranks as all hosts have
+// blocks of.
+void sums_between(Comm& comm, Comm& host, int64_t count) {
+  const int64_t n = comm.size(), me = comm.rank(), here = host.size();
+  const auto lie_together = [&](int64_t length) {
+    for (int64_t r = 1; r < n; ++r) {
+      if (r % length != 0 && r * count / n != (r - 1) * count / n) return false;
+    }
+    return true;
+  };
+  int64_t block = 1;
+  while (2 * block <= n && lie_together(2 * block)) block *= 2;
+  const int64_t first = me - host.rank(), blocks = (n + block - 1) / block;
+  const int64_t others = blocks - ((first + here + block - 1) / block - first / block);
+  const std::string fold = count > 1 && block > 1 ? "folded " : "";
+  Tensor whole = Tensor::empty(DType::f32, {n * 500, 128});
+  for (int again = 0; again < 3; ++again) {
+    whole.fill([&](auto index) { return static_cast<float>(index[0] % 100 + me + again); });
+    const auto sum_of = [&](int64_t row) { return static_cast<float>(n * (row % 100 + again) + n * (n - 1) / 2); };
+    const Tensor part = reduce_scatter(comm, whole, 0);
+    if (count > 1) require_schedule(comm, fold + "direct", "a sum");
+    came_once(comm, host, others * here * (whole.bytes() / n), "reduce_scatter");
+    for (int64_t i = 0; i < 500; i += 7) require(part.at<float>(i, 127) == sum_of(me * 500 + i), "a part of a sum");
+    all_reduce(comm, whole, ReduceOp::sum, whole);
+    for (int64_t i = 0; i < n * 500; i += 7) require(whole.at<float>(i, 100) == sum_of(i), "a sum in place");
+    if (fold.empty() || !last_schedule(comm).starts_with("folded direct")) comm.reset_stats();
+    else came_once(comm, host, others * whole.bytes(), "all_reduce");
+  }
+}
+
 // TESSERA_HOSTS says how many hosts there are to be.
 void hosts(Comm& comm) {
   sums_from_other_lines(comm);
@@ -245,8 +282,7 @@ void hosts(Comm& comm) {
   const bool has_root = first + here == n;
   came_once(comm, host, has_root ? 0 : whole.bytes(), "broadcast");
 
-  require(reduce_scatter(comm, whole, 0).at<float>(0, 0) == static_cast<float>(n * (n - 1) / 2), "a sum");
-  came_once(comm, host, away * here * (whole.bytes() / n), "reduce_scatter");
+  sums_between(comm, host, count);
   const Tensor few = all_reduce(comm, Tensor::full(DType::f64, {700}, me));
   require(few.at<double>(699) == static_cast<double>(n * (n - 1) / 2), "a short sum");
   came_once(comm, host, away * few.bytes(), "all_reduce in one round", true);
@@ -255,13 +291,6 @@ void hosts(Comm& comm) {
     came_once(comm, host, n * (n - 1) / 2 - rows_of(first - 1, here), "a short all_gather", true);
   }
   require(comm.stats().bytes_within_host == 0, "the statistics after a reset");
-}
-
-std::string last_schedule(const Comm& comm) { return comm.recent_calls().back().schedule; }
-
-void require_schedule(const Comm& comm, const std::string& begins, const char* what) {
-  if (last_schedule(comm).starts_with(begins)) return;
-  throw Error(fmt::format("the schedule of {} is \"{}\", not {}", what, last_schedule(comm), begins));
 }
 
 // Rows of one rank among others with few, gathered, summed up and broadcast; `skewed` and `even`: how that is to go, where
@@ -294,17 +323,19 @@ void schedules(Comm& comm, const std::string& skewed, const std::string& even) {
   Tensor whole = Tensor::empty(DType::f32, {rows, 10});
   whole.fill([&](auto index) { return static_cast<float>(index[0] % 1000 + me); });
   const auto sum_of = [&](int64_t row) { return static_cast<float>(n * (row % 1000) + n * (n - 1) / 2); };
-  // Where messages are dear and every rank is a host, sums take logarithmic rounds, too.
+  // Where messages are dear sums take logarithmic rounds, too: every rank is a host, or each host has two.
   const char* hosts = std::getenv("TESSERA_HOSTS");
-  const bool in_pairs = even == "logarithmic" && hosts != nullptr && std::atoi(hosts) == n;
+  const int64_t on_each = n / std::max(hosts == nullptr ? 1 : std::atoi(hosts), 1);
+  const bool in_pairs = even == "logarithmic" && on_each <= 2;
+  const std::string way = on_each == 2 ? "folded " + even : even;
   const Tensor cut = reduce_scatter(comm, whole, 0, sizes);
-  if (in_pairs) require_schedule(comm, even, "a skewed sum");
+  if (in_pairs) require_schedule(comm, way, "a skewed sum");
   for (int64_t i = 0; i < own; ++i) require(cut.at<float>(i, 9) == sum_of(first + i), "a skewed sum");
   const Tensor at_root = tessera::reduce(comm, whole, n - 1);
-  if (in_pairs) require_schedule(comm, even, "a sum at one rank");
+  if (in_pairs) require_schedule(comm, way, "a sum at one rank");
   if (me == n - 1) require(at_root.at<float>(rows - 1, 0) == sum_of(rows - 1), "a sum at one rank");
   const Tensor sum = all_reduce(comm, whole);
-  if (in_pairs) require_schedule(comm, even, "a sum on all");
+  if (in_pairs) require_schedule(comm, way, "a sum on all");
   for (int64_t i = 0; i < rows; i += 3) require(sum.at<float>(i, 5) == sum_of(i), "a sum on all");
   const Tensor told = broadcast(comm, me == 1 % n ? whole : Tensor(), static_cast<int>(1 % n));
   for (int64_t i = 0; i < rows; i += 3) {

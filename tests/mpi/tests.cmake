@@ -107,6 +107,16 @@ foreach(mpi openmpi mpich)
   tessera_mpi_test(${mpi} dear_messages_apart 7 passes $<TARGET_FILE:test_collective>
                    "--gtest_filter=*/ReduceConformance*mpi*:*/RootConformance*mpi*" --gtest_brief=1)
   tessera_on_hosts(${mpi} dear_messages_apart 7 TESSERA_TEST_MPI=7 TESSERA_NETWORK=${mpi_tests}/dear_messages.json)
+  # And those of ranks that share hosts, which add up there first: one block on each, the last shorter; and three.
+  foreach(case messages_on-7-4 rounds_on-7-2 bytes_on-7-4 rounds_beside-12-2)
+    string(REGEX MATCH "^([a-z]+)_([a-z]+)-([0-9]+)-([0-9]+)$" all ${case})
+    set(name folded_${CMAKE_MATCH_1}_${CMAKE_MATCH_2})
+    set(variables TESSERA_TEST_MPI=${CMAKE_MATCH_3} TESSERA_NETWORK=${mpi_tests}/dear_${CMAKE_MATCH_1}.json)
+    set(hosts ${CMAKE_MATCH_4})
+    tessera_mpi_test(${mpi} ${name} ${CMAKE_MATCH_3} passes $<TARGET_FILE:test_collective>
+                     "--gtest_filter=*/ReduceConformance*mpi*:*/RootConformance*mpi*" --gtest_brief=1)
+    tessera_on_hosts(${mpi} ${name} ${hosts} ${variables})
+  endforeach()
   tessera_mpi_test(${mpi} measured 4 right $<TARGET_FILE:mpi_plain> works)
   tessera_on_hosts(${mpi} measured 4 TESSERA_NETWORK=measure)
   tessera_mpi_test(${mpi} odd_host 3 right $<TARGET_FILE:mpi_plain> odd_host)

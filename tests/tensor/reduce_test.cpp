@@ -331,6 +331,24 @@ TEST(ReduceByHand, AThousandTerms) {
   EXPECT_EQ(reduced<float>(ReduceOp::avg, terms)[1], 1.0f);
 }
 
+TEST(ReduceByHand, WhatIsCombinedFirstChangesNoBit) {
+  std::vector<std::vector<float>> terms;
+  std::minstd_rand random(5);
+  for (int k = 0; k < 7; ++k) {
+    terms.emplace_back(100);
+    for (float& value : terms.back()) value = std::uniform_real_distribution<float>(-1, 1)(random);
+  }
+  for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg, ReduceOp::prod, ReduceOp::min, ReduceOp::max}) {
+    const auto parts = in_parts(op, DType::f32, 7);
+    ASSERT_TRUE(parts);
+    const auto a = reduced<float>(parts->first, {terms.begin(), terms.begin() + 4});
+    const auto b = reduced<float>(parts->first, {terms.begin() + 4, terms.end()});
+    EXPECT_EQ(reduced<float>(parts->last, {a, b}), reduced<float>(op, terms)) << name(op);
+  }
+  EXPECT_FALSE(in_parts({ReduceOp::premul_sum, 2}, DType::f32, 7));
+  EXPECT_FALSE(in_parts(ReduceOp::sum, DType::bf16, 7));
+}
+
 TEST(ReduceByHand, ZeroDimensions) {
   const double a = 1.5, b = 2.25;
   double out = 0;

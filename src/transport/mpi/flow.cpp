@@ -207,7 +207,7 @@ void Flow::cut_into_parts(int64_t eager_bytes) {
   }
 }
 
-// The terms of one result lie in the same box of the same tensor on every rank, so in this order what is combined next
+// The terms of one result lie in the same tensor on every rank, and in the order of the results: so what is combined next
 // comes next from every peer.
 void Flow::list_units() {
   first_unit_.assign(move_.receives.size(), SIZE_MAX);
@@ -219,8 +219,11 @@ void Flow::list_units() {
       if (remote[lane.receive]++ == 0) firsts.push_back(&lane);
     }
   }
-  std::stable_sort(firsts.begin(), firsts.end(),
-                   [](const Lane* a, const Lane* b) { return comes_before(a->tensor, a->box, b->tensor, b->box); });
+  std::stable_sort(firsts.begin(), firsts.end(), [&](const Lane* a, const Lane* b) {
+    if (a->tensor != b->tensor) return a->tensor < b->tensor;
+    const Receive &first = move_.receives[a->receive], &second = move_.receives[b->receive];
+    return comes_before(first.tensor, first.box, second.tensor, second.box);
+  });
   for (const Lane* lane : firsts) {
     first_unit_[lane->receive] = units_.size();
     for (int64_t piece = 0; piece < lane->pieces.count(); ++piece) {

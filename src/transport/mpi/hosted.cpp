@@ -187,24 +187,46 @@ void HostedTransport::run(const Move& move, std::span<const Tensor> mine, const 
     bytes_within_ += bytes_from_others(move, mine, rank());
   } else {
     world_->check_thread();
-    Sharing sharing(hosts_, rank(), move, mine, peers);
-    with_roll_call([&] {
-      const auto wishes = sharing.wishes([&](const Tensor& tensor) { return relay_->handle_of(tensor, Use::written); });
-      relay_->exchange(Saying(std::as_bytes(wishes)), call_, relayed_, deadline);
-    });
-    sharing.hear(relayed_);
-    move_across(sharing, peers, deadline);
-    bytes_within_ += sharing.bytes_within();
+    if (move.shares_wishes) run_shared(move, mine, peers, deadline);
+    else run_apart(move, mine, peers, deadline);
   }
   look_in(Moment::after_copy);
   look_in(Moment::before_leave);
 }
 
+void HostedTransport::run_shared(const Move& move, std::span<const Tensor> mine, const PeerTensors& peers,
+                                 Deadline deadline) {
+  Sharing sharing(hosts_, rank(), move, mine, peers);
+  with_roll_call([&] {
+    const auto wishes = sharing.wishes([&](const Tensor& tensor) { return relay_->handle_of(tensor, Use::written); });
+    relay_->exchange(Saying(std::as_bytes(wishes)), call_, relayed_, deadline);
+  });
+  sharing.hear(relayed_);
+  move_across(sharing, peers, deadline);
+}
+
+// Each for itself: so what was worked out the first time holds for the next.
+void HostedTransport::run_apart(const Move& move, std::span<const Tensor> mine, const PeerTensors& peers,
+                                Deadline deadline) {
+  auto& prepared = move.prepared.what;
+  if (prepared == nullptr) prepared = std::make_shared<Sharing>(hosts_, rank(), move, mine, peers);
+  else static_cast<Sharing*>(prepared.get())->hold(mine);
+  Sharing& sharing = *static_cast<Sharing*>(prepared.get());
+  const struct Ending {
+    Sharing& sharing;
+    ~Ending() { sharing.let_go(); }
+  } ending{sharing};
+  move_across(sharing, peers, deadline);
+}
+
+// What came is read by others of this host in a later round, if at all: so there is a step behind it.
 void HostedTransport::move_across(const Sharing& sharing, const PeerTensors& peers, Deadline deadline) {
   const auto near = [&] {
     with_roll_call([&] { host_->run(sharing.near(), sharing.tensors(), sharing.near_peers(), deadline); });
   };
   wide_->move(sharing.across(), sharing.tensors(), peers, deadline, near);
+  with_roll_call([&] { host_->run({}, {}, {}, deadline); });
+  bytes_within_ += sharing.bytes_within();
   if (!sharing.relays()) return;
   with_roll_call([&] {
     relay_->run({}, sharing.tensors(), sharing.relay_peers(), deadline);  // a step: this rank's parts are there

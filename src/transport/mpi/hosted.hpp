@@ -83,6 +83,8 @@ class HostedTransport : public Transport {
   Saying bundled();
   void ask_other_hosts(uint64_t call, Deadline deadline);
   void unpack(int host, std::span<const std::byte> bundle, std::vector<std::span<const std::byte>>& records);
+  void run_shared(const Move& move, std::span<const Tensor> mine, const PeerTensors& peers, Deadline deadline);
+  void run_apart(const Move& move, std::span<const Tensor> mine, const PeerTensors& peers, Deadline deadline);
   void move_across(const Sharing& sharing, const PeerTensors& peers, Deadline deadline);
 
   const std::shared_ptr<World> world_;

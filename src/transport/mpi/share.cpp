@@ -75,15 +75,12 @@ int64_t bytes_from_others(const Move& move, std::span<const Tensor> tensors, int
 }
 
 Sharing::Sharing(const Hosts& hosts, int rank, const Move& move, std::span<const Tensor> mine, const PeerTensors& peers)
-    : hosts_(hosts),
-      rank_(rank),
-      host_(hosts.host_of(rank)),
-      move_(move),
-      peers_(peers),
-      tensors_(mine.begin(), mine.end()) {
+    : hosts_(hosts), rank_(rank), host_(hosts.host_of(rank)), move_(move), peers_(peers) {
+  hold(mine);
   for (const int r : hosts_.ranks_on(host_)) near_peers_.push_back(peers[static_cast<size_t>(r)]);
   for (const Send& send : move.sends) {
-    if (hosts_.together(send.rank, rank_)) near_.sends.push_back({hosts_.place_of(send.rank), send.tensor, send.box});
+    if (is_near(send.rank, rank_, send.tensor))
+      near_.sends.push_back({hosts_.place_of(send.rank), send.tensor, send.box});
   }
   cut_sends();
   for (const Receive& receive : move.receives) {
@@ -91,9 +88,9 @@ Sharing::Sharing(const Hosts& hosts, int rank, const Move& move, std::span<const
     if (is_remote(receive)) {
       const auto terms = std::span(move.terms).subspan(receive.first_term, receive.terms);
       const bool comes = std::any_of(terms.begin(), terms.end(), [&](const Term& term) {
-        return !hosts_.together(term.rank, rank_) && travels(term.rank, term.tensor);
+        return !is_near(rank_, term.rank, term.tensor) && travels(term.rank, term.tensor);
       });
-      if (comes) wanted_.push_back(&receive);
+      if (comes && move.shares_wishes) wanted_.push_back(&receive);
       else take(receive, Box::whole(receive.box.extent));
       continue;
     }
@@ -107,15 +104,27 @@ Sharing::Sharing(const Hosts& hosts, int rank, const Move& move, std::span<const
   }
 }
 
+void Sharing::hold(std::span<const Tensor> mine) {
+  tensors_.assign(mine.begin(), mine.end());
+  for (const auto& [dtype, extent] : fetched_) tensors_.push_back(Tensor::empty(dtype, extent));
+}
+
 // What was said in the record itself is there already.
 bool Sharing::travels(int rank, int tensor) const {
   const Announced* announced = peers_[static_cast<size_t>(rank)][static_cast<size_t>(tensor)];
   return announced == nullptr || announced->inlined == nullptr;
 }
 
+// Whether a reader finds its owner's tensor on this host, and was told where: of what a call keeps in between nobody is.
+bool Sharing::is_near(int reader, int owner, int tensor) const {
+  if (reader == owner) return true;
+  return hosts_.together(reader, owner) && peers_[static_cast<size_t>(owner)][static_cast<size_t>(tensor)] != nullptr;
+}
+
 bool Sharing::is_remote(const Receive& receive) const {
   const auto terms = std::span(move_.terms).subspan(receive.first_term, receive.terms);
-  return std::any_of(terms.begin(), terms.end(), [&](const Term& term) { return !hosts_.together(term.rank, rank_); });
+  return std::any_of(terms.begin(), terms.end(),
+                     [&](const Term& term) { return !is_near(rank_, term.rank, term.tensor); });
 }
 
 void Sharing::cut_sends() {
@@ -123,8 +132,8 @@ void Sharing::cut_sends() {
   std::map<std::vector<int64_t>, std::vector<const Send*>> groups;
   std::map<std::vector<int64_t>, int64_t> times;
   for (const Send& send : move_.sends) {
-    if (hosts_.together(send.rank, rank_) || send.box.elements() == 0) continue;
-    if (move_.for_one_sum_each) {
+    if (is_near(send.rank, rank_, send.tensor) || send.box.elements() == 0) continue;
+    if (move_.for_one_sum_each || !move_.shares_wishes) {
       across_.sends.push_back(send);
       continue;
     }
@@ -260,11 +269,12 @@ void Sharing::take(const Receive& receive, const Box& part) {
 
 // A term of another rank of this host is read first, into memory of this rank's own.
 Term Sharing::fetched(const Term& term, const Receive& receive) {
-  const bool near = term.rank != rank_ && hosts_.together(term.rank, rank_) && travels(term.rank, term.tensor);
+  const bool near = term.rank != rank_ && is_near(rank_, term.rank, term.tensor) && travels(term.rank, term.tensor);
   if (!near) return term;
   const auto number = static_cast<int>(tensors_.size());
   const Box whole = Box::whole(term.box.extent);
-  tensors_.push_back(Tensor::empty(tensors_[static_cast<size_t>(receive.tensor)].dtype(), term.box.extent));
+  fetched_.emplace_back(tensors_[static_cast<size_t>(receive.tensor)].dtype(), term.box.extent);
+  tensors_.push_back(Tensor::empty(fetched_.back().first, fetched_.back().second));
   near_.receives.push_back({number, whole, near_.terms.size(), 1, {}, {}});
   near_.terms.push_back({hosts_.place_of(term.rank), term.tensor, term.box});
   return {rank_, number, whole};

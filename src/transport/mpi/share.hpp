@@ -21,6 +21,10 @@ class Sharing {
  public:
   Sharing(const Hosts& hosts, int rank, const Move& move, std::span<const Tensor> mine, const PeerTensors& peers);
 
+  // Where a move shares no wishes it may run again, with other tensors of the same kind: between its runs it holds none.
+  void hold(std::span<const Tensor> mine);
+  void let_go() { tensors_.clear(); }
+
   // What this rank wants from other hosts, and where it will lie.
   std::span<const int64_t> wishes(const std::function<Handle(const Tensor&)>& handle_of);
   // What all ranks of the host told, by place. Throws Error for what makes no sense.
@@ -47,6 +51,7 @@ class Sharing {
     Box box;
   };
   bool travels(int rank, int tensor) const;
+  bool is_near(int reader, int owner, int tensor) const;
   bool is_remote(const Receive& receive) const;
   std::vector<int64_t> key_of(const Receive& receive) const;
   void cut_sends();
@@ -60,6 +65,7 @@ class Sharing {
   const Move& move_;
   const PeerTensors& peers_;
   std::vector<Tensor> tensors_;
+  std::vector<std::pair<DType, Dims>> fetched_;  // of these, the last ones
   std::vector<int64_t> said_;
   std::vector<const Receive*> wanted_;  // of the move, in the order of this rank's wishes
   Move near_, across_, relay_;
