@@ -31,7 +31,7 @@ function(tessera_mpi_program name source compiler)
   tessera_own_code(${name})
 endfunction()
 
-add_executable(mpi_plain ${mpi_tests}/plain.cpp)
+add_executable(mpi_plain ${mpi_tests}/plain.cpp ${mpi_tests}/plain_hosts.cpp)
 target_link_libraries(mpi_plain PRIVATE tessera::tessera)
 tessera_own_code(mpi_plain)
 
@@ -206,6 +206,24 @@ foreach(mpi openmpi mpich)
   tessera_mpi_test(${mpi} counted_sums 4 right $<TARGET_FILE:mpi_counted_${mpi}> sums)
   tessera_on_hosts(${mpi} counted_sums 4 TESSERA_VOTE_FROM=2 TESSERA_NETWORK=${mpi_tests}/dear_messages.json)
 endforeach()
+
+# On two hosts that are really apart. By node, ranks of a host do not follow each other.
+if(TESSERA_OPENMPI_CXX AND TESSERA_OPENMPI_RUN)
+  set(TESSERA_TWO_HOSTS_RUN ${mpi_tests}/two_hosts)
+  tessera_mpi_test(two_hosts plain 4 right $<TARGET_FILE:mpi_plain> works)
+  tessera_mpi_test(two_hosts least 4 right $<TARGET_FILE:mpi_plain> hosts)
+  tessera_mpi_test(two_hosts conformance 6 passes
+                   --map-by node $<TARGET_FILE:test_collective> --gtest_filter=*mpi* --gtest_brief=1)
+  foreach(what absent killed leaves)
+    tessera_mpi_test(two_hosts ${what} 4 ${what} $<TARGET_FILE:mpi_plain> ${what})
+  endforeach()
+  foreach(name plain least conformance absent killed leaves)
+    set_tests_properties(mpi.two_hosts_${name} PROPERTIES SKIP_RETURN_CODE 77
+      ENVIRONMENT "LAUNCHER=${TESSERA_OPENMPI_RUN}")
+  endforeach()
+  tessera_on_hosts(two_hosts least 2)
+  set_property(TEST mpi.two_hosts_conformance APPEND PROPERTY ENVIRONMENT TESSERA_TEST_MPI=6)
+endif()
 
 # What mpirun is given, by one that only says so.
 if(TARGET tessera_cli)

@@ -1,0 +1,18 @@
+// What the parts of that program share.
+#pragma once
+
+#include <string>
+
+#include <tessera/tessera.hpp>
+
+inline void require(bool right, const char* what) {
+  if (!right) throw tessera::Error(fmt::format("{} is wrong", what));
+}
+
+inline int64_t value(int64_t row, int64_t column) { return row * 1000 + column; }
+
+// Rank r brings r + 1 rows.
+inline int64_t first_row(int64_t rank) { return rank * (rank + 1) / 2; }
+
+void hosts(tessera::Comm& comm);
+void schedules(tessera::Comm& comm, const std::string& skewed, const std::string& even);
