@@ -54,8 +54,8 @@ struct AllGather {
   // The caller vouches for `sizes`, and that every rank makes this call with the same dtype and the same other
   // dimensions. Under MPI, between hosts, the ranks then agree on nothing, and the call is one MPI_Allgatherv: where they
   // differ it may hang, or corrupt memory. It has NO TIMEOUT there with MPI_THREAD_MULTIPLE, which from_env() asks for: where
-  // a rank does not come, the others wait until the launcher ends them. Elsewhere agreeing costs nothing: there it is done,
-  // and this is ignored. To be the same on every rank.
+  // a rank does not come, the others wait until the launcher ends them. Elsewhere agreeing costs nothing, and of much along
+  // an inner dimension less than it saves: there it is done, and this is ignored. To be the same on every rank.
   bool sizes_trusted = false;
   using Result = Gathered;
   static detail::Description describe(AllGather&& op);

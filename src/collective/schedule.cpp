@@ -13,8 +13,6 @@ namespace tessera {
 namespace {
 
 constexpr int64_t kMostPieces = 1024;  // of a ring
-// Rows that are picked out of a tensor to be sent are copied first, by the same core that sends: about 10 GB/s.
-constexpr double kPackedByteUs = 1e-4;
 
 int64_t most_of(const std::vector<int64_t>& list) { return *std::max_element(list.begin(), list.end()); }
 
@@ -110,7 +108,7 @@ double GatherSchedules::price(int64_t rounds, int64_t messages, int64_t rows_eac
   const auto row_bytes = static_cast<double>(row_bytes_);
   const double bytes = static_cast<double>(rows) * row_bytes;
   return price_of(network_.prices, rounds, messages, static_cast<double>(rows_each) * row_bytes, bytes) +
-         (packed && packs_ ? bytes * kPackedByteUs : 0);
+         (packed && packs_ ? bytes * Prices::kPackedByteUs : 0);
 }
 
 std::vector<Schedule> GatherSchedules::all() const {

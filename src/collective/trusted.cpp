@@ -6,6 +6,7 @@
 
 #include "collective/call_plan.hpp"
 #include "collective/guarded.hpp"
+#include "collective/schedule.hpp"
 #include "collective/tally.hpp"
 #include "comm/comm_state.hpp"
 #include "tensor/strided.hpp"
@@ -41,11 +42,25 @@ int64_t row_bytes_of(const Asked& asked, size_t dim) {
   return volume(row) * size_bytes(asked.x->dtype());
 }
 
+// Along an inner dimension the one call brings everything to memory of our own, from where it is put in place when all is
+// here. A move puts in place what has come while more comes: for that it pays to agree, where there is much of it.
+bool should_agree(const Network& network, const Dims& shape, size_t dim, double bytes) {
+  if (volume(Dims(std::span(shape.data(), dim))) == 1) return false;
+  const Prices& prices = network.prices;
+  const auto rounds = static_cast<double>(doublings(network.hosts.count()));
+  return bytes * Prices::kPackedByteUs > rounds * (prices.round_us + prices.message_us);
+}
+
+// Alike on all ranks, where the caller is right: so no strides matter.
 bool has_way(CommState& comm, const Asked& asked) {
   const Tensor& x = *asked.x;
   if (comm.size() == 1 || !x.defined() || asked.dim < -x.ndim() || asked.dim >= x.ndim()) return false;
   const auto dim = static_cast<size_t>(normalize_dim(asked.dim, x.shape().size()));
-  return comm.transport().gathers_trusted(rows_of(*asked.sizes), row_bytes_of(asked, dim));
+  const int64_t rows = rows_of(*asked.sizes), row_bytes = row_bytes_of(asked, dim);
+  if (!comm.transport().gathers_trusted(rows, row_bytes)) return false;
+  const Network* const network = comm.transport().network();
+  return network == nullptr ||
+         !should_agree(*network, x.shape(), dim, static_cast<double>(rows) * static_cast<double>(row_bytes));
 }
 
 // A loop, as most ranks are few: std::equal() calls memcmp().

@@ -47,6 +47,25 @@ void gathers(Comm& comm) {
   require(calls.gathers == 0 && calls.sends >= 2 * (n - 1), "that a gather is agreed on");
 }
 
+// Much along an inner dimension: to put in place what has come while more comes saves more than agreeing takes.
+void gathers_much(Comm& comm) {
+  const int64_t n = comm.size(), me = comm.rank(), columns = 1000;
+  const Sizes sizes(static_cast<size_t>(n), columns);
+  for (const int64_t rows : {int64_t{1}, int64_t{200}}) {
+    const Tensor x = Tensor::generate(DType::i32, {rows, columns}, [&](auto at) { return 1000 * at[0] + at[1] + me; });
+    comm.barrier();
+    calls = {};
+    const Tensor all = all_gather(comm, x, {.dim = 1, .sizes = sizes, .sizes_trusted = true}).tensor;
+    if (rows == 1) require_one_gather("that one row, which lies in one piece, comes in one call of MPI's");
+    else require(calls.gathers == 0 && calls.sends >= 2 * (n - 1), "that much along an inner dimension is agreed on");
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t c = 0; c < n * columns; ++c) {
+        require(all.at<int32_t>(row, c) == 1000 * row + c % columns + c / columns, "an element of much");
+      }
+    }
+  }
+}
+
 // From one line: what was worked out for one call must not serve another that is not like it.
 void repeats(Comm& comm) {
   const int64_t n = comm.size(), me = comm.rank(), columns = 50;
@@ -386,6 +405,7 @@ void share_a_core() {
 
 void trusted(Comm& comm) {
   gathers(comm);
+  gathers_much(comm);
   repeats(comm);
   again(comm);
   again_in_order(comm);
