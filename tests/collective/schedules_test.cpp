@@ -1,24 +1,15 @@
 // How a gather goes between hosts: that every schedule brings every row to every rank, once over each way, and which one is
-// taken. For very many hosts it is worked out without data; that prints the table of docs/between-hosts.md.
+// taken.
 #include <bit>
 #include <map>
 #include <set>
 
 #include <gtest/gtest.h>
 
-#include "collective/moves.hpp"
-#include "collective/sum_schedule.hpp"
+#include "collective/schedule_cases.hpp"
 
 namespace tessera {
 namespace {
-
-constexpr int64_t kRowBytes = 256;
-
-Network network_of(int ranks, int hosts, Prices prices = {}) {
-  std::vector<std::string> keys;
-  for (int r = 0; r < ranks; ++r) keys.push_back(std::to_string(r * hosts / ranks));
-  return {Hosts(keys), prices};
-}
 
 // Ranks of one host that are not neighbours.
 Network dealt_out(int ranks, int hosts) {
@@ -223,116 +214,11 @@ TEST(Schedules, SumsInLogarithmicRoundsHaveTheirOrder) {
   }
 }
 
-struct Load {  // of the rank that has most of it
-  int64_t rounds = 0, messages = 0, sent_bytes = 0;
-};
-
-// What the busiest of some ranks sends. The tensors are never touched: only where they lie matters.
-Load busiest(const Sizes& sizes, const Schedule& schedule, const Network& network) {
-  const GatherSchedules schedules(sizes, kRowBytes, network);
-  const size_t n = sizes.size();
-  Load most{schedule.rounds, 0, 0};
-  for (const size_t rank : {size_t{0}, size_t{1}, n / 2, n - 1}) {
-    Load load;
-    if (schedule.way == Way::direct) {
-      load = {1, static_cast<int64_t>(n) - 1, sizes[rank] * kRowBytes * (static_cast<int64_t>(n) - 1)};
-    } else {
-      for (const Hop& hop : schedules.hops_from(schedule, static_cast<int>(rank))) {
-        ++load.messages;
-        load.sent_bytes += hop.rows.length() * kRowBytes;
-      }
-    }
-    most = {schedule.rounds, std::max(most.messages, load.messages), std::max(most.sent_bytes, load.sent_bytes)};
-  }
-  return most;
-}
-
-struct Split {
-  const char* name;
-  Sizes sizes;
-};
-
-std::vector<Split> splits(int64_t ranks, int64_t mean) {
-  const auto n = static_cast<size_t>(ranks);
-  Split even{"even", Sizes(n, mean)}, skewed{"skewed", Sizes(n, mean / 2)}, one{"one has all", Sizes(n, 0)};
-  skewed.sizes[0] += ranks * mean / 2;  // half of it on one rank
-  one.sizes[0] = ranks * mean;
-  return {even, skewed, one};
-}
-
-TEST(Schedules, TimeFollowsTheTotalAtAnyScale) {
-  constexpr const char* kNames[] = {"direct", "spread", "ring", "logarithmic"};
-  fmt::print("| ranks | KiB a rank | split | schedule | rounds | messages | MiB sent | model, ms |\n");
-  fmt::print("| --- | --- | --- | --- | --- | --- | --- | --- |\n");
-  for (const auto& [ranks, mean] : {std::pair(1024, 64), {1024, 2}, {16384, 64}, {16384, 2}}) {
-    const Network network = network_of(ranks, ranks, {2, 0.5, 1e-4});  // nobody comes late
-    double even_us = 0;
-    for (const Split& split : splits(ranks, mean)) {
-      const auto all = GatherSchedules(split.sizes, kRowBytes, network).all();
-      const Schedule& best = cheapest(all);
-      for (const Schedule& schedule : all) {
-        const Load load = busiest(split.sizes, schedule, network);
-        const double sent_us = static_cast<double>(load.rounds) * network.prices.round_us +
-                               static_cast<double>(load.messages) * network.prices.message_us +
-                               static_cast<double>(load.sent_bytes) * network.prices.byte_us;
-        const auto way = static_cast<size_t>(schedule.way);
-        fmt::print("| {} | {:.3g} | {} | {}{} | {} | {} | {:.1f} | {:.2f} |\n", ranks,
-                   static_cast<double>(mean * kRowBytes) / 1024, split.name, kNames[way],
-                   schedule.way == best.way ? ", taken" : "", load.rounds, load.messages,
-                   static_cast<double>(load.sent_bytes) / (1 << 20), schedule.us / 1000);
-        EXPECT_LE(sent_us, 1.01 * schedule.us) << split.name << kNames[way];  // it is not dearer than was said
-      }
-      // As a gather that pads, or a ring of whole parts, where in each round somebody passes on the longest.
-      const int64_t longest = *std::max_element(split.sizes.begin(), split.sizes.end()) * kRowBytes;
-      fmt::print("| {} | {:.3g} | {} | padded ring | {} | {} | {:.1f} | {:.2f} |\n", ranks,
-                 static_cast<double>(mean * kRowBytes) / 1024, split.name, ranks - 1, ranks - 1,
-                 static_cast<double>(longest * (ranks - 1)) / (1 << 20),
-                 ((ranks - 1) * (network.prices.round_us + network.prices.message_us) +
-                  static_cast<double>(longest * (ranks - 1)) * network.prices.byte_us) /
-                     1000);
-      if (even_us == 0) even_us = best.us;
-      // But for the messages with which one rank spreads it over all, and those of all to it.
-      EXPECT_LE(best.us, 2.5 * even_us + 2 * ranks * network.prices.message_us) << split.name;
-    }
-  }
-}
-
-// What of some ranks the busiest sends, in the moves of a sum of f32 rows: of all for all, or of a part for each.
-Load busiest_of_sum(const Arranged& sum, const Choice& choice, const Network& network) {
-  Load most;
-  const int n = network.hosts.ranks();
-  const Tensor mine[4];  // never touched
-  const int last_block = static_cast<int>(std::bit_floor(static_cast<unsigned>(n - 1)));
-  for (const int rank : {0, 1, n / 2, last_block, n - 1}) {
-    Rounds rounds;
-    append_moves(sum, choice, &network, rank, {0, 2}, mine, rounds);
-    Load load{static_cast<int64_t>(rounds.all().size()), 0, 0};
-    for (const Move& round : rounds.all()) {
-      for (const Send& send : round.sends) {
-        ++load.messages;
-        load.sent_bytes += send.box.elements() * 4;
-      }
-    }
-    most = {load.rounds, std::max(most.messages, load.messages), std::max(most.sent_bytes, load.sent_bytes)};
-  }
-  return most;
-}
-
-Arranged sum_of(OpCode op, int64_t elements, int ranks) {
-  Arranged sum;
-  sum.op = op;
-  sum.moves = true;
-  sum.from = AxisLayout({elements}, axis_partial(), ranks);
-  sum.sizes = even_sizes(elements, ranks);
-  sum.to = AxisLayout({elements}, op == OpCode::all_reduce ? axis_replicate() : axis_shard(0, sum.sizes), ranks);
-  return sum;
-}
-
 // So it stays in the cache: see reduce_boxes().
 TEST(Rounds, WhatAnAllReduceSumsUpIsReadByOthersNext) {
   const Tensor mine[2];
   for (const OpCode op : {OpCode::all_reduce, OpCode::reduce_scatter}) {
-    const Arranged sum = sum_of(op, 1 << 20, 3);
+    const Arranged sum = sum_of(op, even_sizes(1 << 20, 3));
     Rounds rounds;
     append_moves(sum, choose(sum, 1, nullptr), nullptr, 1, {0, 2}, mine, rounds);
     ASSERT_EQ(rounds.all().size(), op == OpCode::all_reduce ? 2 : 1);
@@ -340,35 +226,10 @@ TEST(Rounds, WhatAnAllReduceSumsUpIsReadByOthersNext) {
   }
 }
 
-TEST(Schedules, ShortSumsTakeLogarithmicRounds) {
-  fmt::print(
-      "| ranks | sum | KiB | rounds | messages | KiB sent | schedule, us |\n| --- | --- | --- | --- | --- | --- | --- "
-      "|\n");
-  for (const int ranks : {1024, 1030, 16384}) {
-    const Network network = network_of(ranks, ranks, {2, 0.5, 1e-4});
-    for (const auto& [op, elements] : {std::pair(OpCode::all_reduce, 1024),
-                                       {OpCode::all_reduce, 1 << 22},
-                                       {OpCode::reduce_scatter, ranks},
-                                       {OpCode::reduce_scatter, ranks << 12}}) {
-      const Arranged sum = sum_of(op, elements, ranks);
-      const Choice choice = choose(sum, 0, &network);
-      const Load load = busiest_of_sum(sum, choice, network);
-      fmt::print("| {} | {} | {} | {} | {} | {:.3g} | {} |\n", ranks, name(op), elements / 256, load.rounds,
-                 load.messages, static_cast<double>(load.sent_bytes) / 1024, choice.text());
-      const bool is_short = elements <= 16384;
-      EXPECT_EQ(cheapest(choice.sum).way == Way::logarithmic, is_short);
-      if (!is_short) continue;
-      EXPECT_EQ(load.rounds, SumRounds(ranks).count());
-      EXPECT_LE(load.rounds * 2 + load.messages * 0.5 + static_cast<double>(load.sent_bytes) * 1e-4,
-                1.01 * cheapest(choice.sum).us);
-    }
-  }
-}
-
 // With other numbers of ranks one that has made no sum before the last round sends its own elements in it.
 TEST(Schedules, SumsInPlaceTakeNoLogarithmicRounds) {
   const Network network = network_of(1024, 1024, {2, 0.5, 1e-4});
-  Arranged sum = sum_of(OpCode::all_reduce, 1024, 1024);
+  Arranged sum = sum_of(OpCode::all_reduce, even_sizes(1024, 1024));
   EXPECT_TRUE(choose(sum, 0, &network).sums_in_rounds());
   sum.shares_elements = true;
   EXPECT_FALSE(choose(sum, 0, &network).sums_in_rounds());
