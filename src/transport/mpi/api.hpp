@@ -7,7 +7,7 @@
 
 namespace tessera::mpi {
 
-inline constexpr int32_t kApiVersion = 9;
+inline constexpr int32_t kApiVersion = 10;
 inline constexpr const char* kApiSymbol = "tessera_mpi_api";
 inline constexpr int kAnySource = -1;
 
@@ -82,6 +82,8 @@ struct Api {
   int (*isend_rows)(const void* data, int64_t rows, int64_t row_bytes, int64_t stride_bytes, int32_t to, int32_t tag,
                     CommHandle comm, RequestHandle* made) = nullptr;
   int64_t fewest_row_bytes = 0;
+  // Ends all ranks of the job.
+  int (*abort)(int exit_code) = nullptr;
   // A rank that is lost and was not told of before; -1: none. Null: the launcher ends the job then.
   int (*next_lost)(CommHandle comm, int32_t* rank) = nullptr;
   // Returns when something has come or gone since the last time with this `seen` (0: at once), or after a moment. Null: only

@@ -148,6 +148,8 @@ int free_comm(CommHandle* comm) {
 
 int barrier(CommHandle comm) { return MPI_Barrier(comm_of(comm)); }
 
+int abort_all(int exit_code) { return MPI_Abort(MPI_COMM_WORLD, exit_code); }
+
 int rank_and_size(CommHandle comm, int32_t* rank, int32_t* size) {
   const int code = MPI_Comm_rank(comm_of(comm), rank);
   return code != MPI_SUCCESS ? code : MPI_Comm_size(comm_of(comm), size);
@@ -320,6 +322,7 @@ extern "C" __attribute__((visibility("default"))) const tessera::mpi::Api* tesse
                           .end_duplicate = end_duplicate,
                           .start_all_gather_v = start_all_gather_v,
                           .isend_rows = kTypesAreFast ? isend_rows : nullptr,
-                          .fewest_row_bytes = kFewestRowBytes};
+                          .fewest_row_bytes = kFewestRowBytes,
+                          .abort = abort_all};
   return &api;
 }

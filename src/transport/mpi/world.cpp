@@ -27,12 +27,22 @@ std::atomic<int> exit_code{-1};  // -1: the process does not end yet
 
 void note_exit_code(int code, void*) { exit_code = code; }
 
+void flush_output() {
+  std::cout.flush();
+  std::fflush(nullptr);
+}
+
+// Whether the user asks that the whole job ends where this process ends badly, also ranks that hang.
+bool wants_abort() {
+  const char* text = std::getenv("TESSERA_MPI_ABORT");
+  return text != nullptr && *text != 0 && std::string(text) != "0";
+}
+
 // MPICH's launcher takes a process that has not finalised MPI for one that ended well, where its exit code is 0. This comes
 // after all that the program has for its end, its global objects included.
 __attribute__((destructor(101))) void tell_by_exit_code() {
   if (exit_code != 0 || !ends_without_finalizing) return;
-  std::cout.flush();
-  std::fflush(nullptr);
+  flush_output();
   _exit(EXIT_FAILURE);
 }
 
@@ -83,6 +93,9 @@ void World::end() {
   if (!ours_) return;
   if (!part()) {
     ends_without_finalizing = true;
+    if (!wants_abort() || api_.abort == nullptr) return;
+    flush_output();
+    api_.abort(EXIT_FAILURE);
     return;
   }
   drain();
