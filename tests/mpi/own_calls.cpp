@@ -11,15 +11,11 @@
 #include <tessera/mpi.hpp>
 #include <tessera/tessera.hpp>
 
+#include "counting.hpp"
+
 using namespace tessera;
 
 namespace {
-
-void require(bool right, const char* what) {
-  if (right) return;
-  std::printf("%s is wrong\n", what);
-  MPI_Abort(MPI_COMM_WORLD, 4);
-}
 
 template <class Fn>
 bool is_refused(Fn&& fn) {
@@ -221,6 +217,35 @@ void use(MPI_Comm half) {
   require(all_reduce(again, Tensor::full(DType::i64, {100'000}, 1)).at<int64_t>(99'999) == size, "the sum");
 }
 
+// None of tessera's threads may call MPI.
+void require_one_thread() { require(calls_elsewhere == 0, "that one thread alone calls MPI"); }
+
+// With MPI_Init() there is too little for a Comm. Where threads take turns it is for the one that makes it.
+int at_level(int wanted) {
+  int provided = 0, rank = 0, size = 0;
+  if (wanted == MPI_THREAD_SINGLE) MPI_Init(nullptr, nullptr);
+  else MPI_Init_thread(nullptr, nullptr, wanted, &provided);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  MPI_Query_thread(&provided);
+  require(provided == wanted, "the thread level");
+  if (wanted == MPI_THREAD_SINGLE) {
+    require(is_refused([] { from_mpi(MPI_COMM_WORLD); }), "that MPI_Init() is refused");
+  } else {
+    std::thread([&] {
+      only_thread = std::this_thread::get_id();
+      Comm a = from_mpi(MPI_COMM_WORLD), b = a.split(0);
+      asynchronous(a, b);
+      messages(a, b);
+      require_one_thread();
+      only_thread = std::thread::id();
+    }).join();
+  }
+  MPI_Finalize();
+  std::printf("rank %d of %d is right\n", rank, size);
+  return 0;
+}
+
 // Of two groups, it is no communicator of all ranks.
 void between_groups(MPI_Comm half, int rank) {
   MPI_Comm both = MPI_COMM_NULL;
@@ -232,16 +257,21 @@ void between_groups(MPI_Comm half, int rank) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  const std::string what = argc > 1 ? argv[1] : "";
+  if (what == "single") return at_level(MPI_THREAD_SINGLE);
+  if (what == "serialized") return at_level(MPI_THREAD_SERIALIZED);
   if (!is_refused([] { from_mpi(MPI_COMM_WORLD); })) return 5;  // not before MPI_Init_thread()
   int provided = 0;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
+  only_thread = std::this_thread::get_id();
   int rank = 0, size = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
-  if (argc > 1 && std::string(argv[1]) == "absent") absent();
+  if (what == "absent") absent();
   MPI_Comm half = MPI_COMM_NULL;
   MPI_Comm_split(MPI_COMM_WORLD, rank % 2, 0, &half);
   require(is_refused([] { from_mpi(MPI_COMM_NULL); }), "a null communicator");
+  std::thread([&] { require(is_refused([&] { from_mpi(half); }), "that another thread makes a Comm"); }).join();
   if (size > 1) between_groups(half, rank);
   use(half);
   if (size > 1 && !on_one_host()) interrupted(rank, size);
@@ -259,6 +289,7 @@ int main(int argc, char** argv) {
   // Too late: no call of MPI's is made any more, not by its end either.
   if (size > 1 && !on_one_host() && !is_refused([&] { late->barrier(); })) return 6;
   late.reset();
+  require_one_thread();
   std::printf("rank %d of %d is right\n", rank, size);
   return 0;
 }

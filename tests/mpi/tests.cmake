@@ -9,7 +9,7 @@ function(tessera_mpi_test mpi name ranks what)
   # leave the cores to others.
   set(labels mpi)
   set(alone ON)
-  if(what MATCHES "^(absent|leaves|saves|killed)$" OR name MATCHES "splits")
+  if(what MATCHES "^(absent|aborts|leaves|saves|killed)$" OR name MATCHES "splits")
     set(labels mpi waits)
     set(alone OFF)
   endif()
@@ -68,7 +68,12 @@ foreach(mpi openmpi mpich)
 
   tessera_mpi_program(mpi_own_calls_${mpi} ${mpi_tests}/own_calls.cpp ${TESSERA_${MPI}_CXX})
   tessera_mpi_program(mpi_counted_${mpi} ${mpi_tests}/counted.cpp ${TESSERA_${MPI}_CXX})
-  set_target_properties(mpi_counted_${mpi} PROPERTIES ENABLE_EXPORTS ON)  # so that its functions come before MPI's
+  # So that their functions come before MPI's.
+  set_target_properties(mpi_own_calls_${mpi} mpi_counted_${mpi} PROPERTIES ENABLE_EXPORTS ON)
+  foreach(level single serialized)
+    tessera_mpi_test(${mpi} own_calls_${level} 3 right $<TARGET_FILE:mpi_own_calls_${mpi}> ${level})
+    tessera_on_hosts(${mpi} own_calls_${level} 3)
+  endforeach()
   foreach(hosts 1 2 4)
     tessera_mpi_test(${mpi} plain_on_${hosts} 4 right $<TARGET_FILE:mpi_plain> works)
     tessera_mpi_test(${mpi} own_calls_on_${hosts} 7 right $<TARGET_FILE:mpi_own_calls_${mpi}>)
@@ -154,6 +159,9 @@ foreach(mpi openmpi mpich)
     tessera_mpi_test(${mpi} absent_late_on_${hosts} 4 absent $<TARGET_FILE:mpi_plain> absent_late)
     tessera_on_hosts(${mpi} absent_late_on_${hosts} ${hosts})
   endforeach()
+  # Asked for, MPI_Abort() ends the job; else it is never called.
+  tessera_mpi_test(${mpi} absent_aborts 4 aborts $<TARGET_FILE:mpi_plain> absent)
+  tessera_on_hosts(${mpi} absent_aborts 2 TESSERA_MPI_ABORT=1)
   tessera_mpi_test(${mpi} absent_mixed 4 absent $<TARGET_FILE:mpi_plain> absent_mixed)
   tessera_on_hosts(${mpi} absent_mixed 2)
   tessera_mpi_test(${mpi} absent_own_calls 4 absent $<TARGET_FILE:mpi_own_calls_${mpi}> absent)
@@ -232,6 +240,11 @@ if(TARGET tessera_cli)
     $<TARGET_FILE:tessera_cli>)
   set_tests_properties(mpi.run_of_many PROPERTIES LABELS mpi TIMEOUT ${TESSERA_TEST_TIMEOUT}
     PASS_REGULAR_EXPRESSION "-n 5000 -x TESSERA_TIMEOUT true")
+endif()
+
+# As srun --mpi=pmix starts a rank of Open MPI's.
+if(TESSERA_OPENMPI_CXX AND TESSERA_OPENMPI_RUN)
+  tessera_mpi_test(openmpi pmix 3 right env -u OMPI_COMM_WORLD_RANK -u OMPI_COMM_WORLD_SIZE $<TARGET_FILE:mpi_plain> works)
 endif()
 
 # As srun does without --mpi.
