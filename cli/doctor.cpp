@@ -263,7 +263,8 @@ Check check_network() {
     const Prices prices = wanted.empty() ? Prices() : mpi::prices_from(wanted);
     return {"between hosts", Mark::ok,
             fmt::format("taken for {} ({})", mpi::describe(prices),
-                        wanted.empty() ? "TESSERA_NETWORK=measure measures it" : "TESSERA_NETWORK"),
+                        wanted.empty() ? "less where messages go through memory; TESSERA_NETWORK=measure measures it"
+                                       : "TESSERA_NETWORK"),
             ""};
   } catch (const Error& error) {
     return {"between hosts", Mark::note, error.what(), "TESSERA_NETWORK names a topology's file, or is \"measure\""};
