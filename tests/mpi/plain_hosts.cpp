@@ -9,15 +9,15 @@ using namespace tessera;
 
 namespace {
 
-// As many bytes as must come from other hosts came to this one, and no rank took them all, but where they are `few` and
-// travel with what is said. `needed`: of the whole host.
-void came_once(Comm& comm, Comm& host, int64_t needed, const char* what, bool few = false) {
+// As many bytes as must come from other hosts came to this one, and no rank took them all, but where `one` does: they are few and
+// travel with what is said, or nobody else is to have them. `needed`: of the whole host.
+void came_once(Comm& comm, Comm& host, int64_t needed, const char* what, bool one = false) {
   const int64_t mine = comm.stats().bytes_between_hosts;
   const Tensor sum = all_reduce(host, Tensor::full(DType::i64, {1}, mine));
   if (sum.at<int64_t>(0) != needed) {
     throw Error(fmt::format("{}: {} bytes came from other hosts, not {}", what, sum.at<int64_t>(0), needed));
   }
-  require(few || host.size() == 1 || mine * 4 <= needed * 3, "that ranks of a host share the receiving");
+  require(one || host.size() == 1 || mine * 4 <= needed * 3, "that ranks of a host share the receiving");
   comm.reset_stats();
 }
 
@@ -90,6 +90,44 @@ void sums_between(Comm& comm, Comm& host, int64_t count) {
   }
 }
 
+// What has one owner and is wanted once comes as it is: of what `here` ranks are to have, what others have.
+void moves_between(Comm& comm, Comm& host) {
+  const int64_t n = comm.size(), me = comm.rank(), here = host.size(), first = me - host.rank(), away = n - here;
+  const int root = static_cast<int>(n) - 1;
+  const bool has_root = first + here == n;
+  const Tensor rows = Tensor::generate(DType::i32, {500, n * 40}, [&](auto at) { return 1000 * at[1] + at[0] + me; });
+  const auto expect = [&](const Tensor& t, int64_t value) {
+    require(t.at<int32_t>(499, 39) == value, "what was moved");
+  };
+  const int64_t part = rows.bytes() / n;
+  comm.reset_stats();
+
+  const Tensor columns = all_to_all(comm, rows, 1, 0).tensor;  // rows of all, and of the columns a part
+  require(columns.shape() == Dims{n * 500, 40}, "the shape of an all_to_all");
+  expect(columns.narrow(0, 500 * root, 500), 1000 * (me * 40 + 39) + 499 + root);
+  came_once(comm, host, away * here * part, "all_to_all");
+
+  expect(scatter(comm, rows, root, 1).tensor, 1000 * (me * 40 + 39) + 499 + root);
+  came_once(comm, host, has_root ? 0 : here * part, "scatter");
+
+  const Gathered at_root = gather(comm, rows.narrow(1, 0, 40), root, 1);
+  if (me == root) expect(at_root.tensor.narrow(1, 0, 40), 39'000 + 499);
+  came_once(comm, host, has_root ? away * part : 0, "gather", true);
+
+  // From rows to columns of one tensor, and to one rank alone.
+  const Mesh mesh = Mesh::over(comm, {{"all", n}});
+  const Dims shape{n * 500, n * 40};
+  const auto move = [&](Placement to, const Tensor& x) {
+    const Plan way =
+        plan(Layout(mesh, {Shard(0)}), Layout(mesh, {to}), shape, DType::i32, Topology::dtensor(mesh, here));
+    return redistribute(comm, x, way);
+  };
+  expect(move(Shard(1), rows).narrow(0, 500 * root, 500), 1000 * (me * 40 + 39) + 499 + root);
+  came_once(comm, host, away * here * part, "redistribute from rows to columns");
+  move(At(root), rows);
+  came_once(comm, host, has_root ? away * n * part : 0, "redistribute to one rank", true);
+}
+
 }  // namespace
 
 // TESSERA_HOSTS says how many hosts there are to be.
@@ -123,6 +161,7 @@ void hosts(Comm& comm) {
   const bool has_root = first + here == n;
   came_once(comm, host, has_root ? 0 : whole.bytes(), "broadcast");
 
+  moves_between(comm, host);
   sums_between(comm, host, count);
   const Tensor few = all_reduce(comm, Tensor::full(DType::f64, {700}, me));
   require(few.at<double>(699) == static_cast<double>(n * (n - 1) / 2), "a short sum");
@@ -171,6 +210,7 @@ void schedules(Comm& comm, const std::string& skewed, const std::string& even) {
   const std::string way = on_each == 2 ? "folded " + even : even;
   const Tensor cut = reduce_scatter(comm, whole, 0, sizes);
   if (in_pairs) require_schedule(comm, way, "a skewed sum");
+  else if (skewed == "ring") require_schedule(comm, "spread", "a skewed sum");  // bytes are dear
   for (int64_t i = 0; i < own; ++i) require(cut.at<float>(i, 9) == sum_of(first + i), "a skewed sum");
   const Tensor at_root = tessera::reduce(comm, whole, n - 1);
   if (in_pairs) require_schedule(comm, way, "a sum at one rank");

@@ -252,13 +252,20 @@ add_test(NAME mpi.srun_without_mpi COMMAND sh -c "$<TARGET_FILE:mpi_plain> works
 set_tests_properties(mpi.srun_without_mpi PROPERTIES LABELS mpi TIMEOUT ${TESSERA_TEST_TIMEOUT}
   ENVIRONMENT SLURM_STEP_NUM_TASKS=2 PASS_REGULAR_EXPRESSION "srun has started 2 processes")
 
-# Whichever MPI mpirun belongs to; the variables are Open MPI's.
-find_program(TESSERA_MPIRUN mpirun)
-if(TESSERA_MPIRUN AND TARGET tessera_cli)
-  add_test(NAME mpi.run_hands_over COMMAND tessera_cli run --transport mpi -n 2 -- $<TARGET_FILE:mpi_plain> works)
-  set_tests_properties(mpi.run_hands_over PROPERTIES LABELS mpi TIMEOUT ${TESSERA_TEST_TIMEOUT} RUN_SERIAL ON
-    ENVIRONMENT "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;OMPI_MCA_rmaps_base_oversubscribe=1"
-    PASS_REGULAR_EXPRESSION "rank 1 of 2 is right")
+# What `tessera run` hands over to is found as `mpirun`; the variables are Open MPI's.
+if(TARGET tessera_cli)
+  foreach(mpi openmpi mpich)
+    string(TOUPPER ${mpi} MPI)
+    if(NOT TESSERA_${MPI}_CXX OR NOT TESSERA_${MPI}_RUN)
+      continue()
+    endif()
+    add_test(NAME mpi.run_hands_over_to_${mpi} COMMAND sh -c [[d=$(mktemp -d) && printf '#!/bin/sh\nexec %s "$@"\n' "$1" >"$d/mpirun" &&
+      chmod +x "$d/mpirun" && PATH=$d:$PATH "$0" run --transport mpi -n 2 -- "$2" works; rm -r "$d"]]
+      $<TARGET_FILE:tessera_cli> ${TESSERA_${MPI}_RUN} $<TARGET_FILE:mpi_plain>)
+    set_tests_properties(mpi.run_hands_over_to_${mpi} PROPERTIES LABELS mpi TIMEOUT ${TESSERA_TEST_TIMEOUT} RUN_SERIAL ON
+      ENVIRONMENT "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;OMPI_MCA_rmaps_base_oversubscribe=1"
+      PASS_REGULAR_EXPRESSION "rank 1 of 2 is right")
+  endforeach()
   foreach(mpi openmpi mpich)
     if(TARGET bench_player_${mpi})
       add_dependencies(mpi_plain bench_player_${mpi})  # players are no part of `all`
