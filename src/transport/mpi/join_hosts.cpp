@@ -2,6 +2,8 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -174,6 +176,14 @@ std::string wanted_voters() {
   return text == nullptr ? "" : std::string(text).substr(0, std::string(text).find('\n'));
 }
 
+// As rank 0 wants it.
+size_t voters_from(const std::string& text) {
+  size_t voters = Surroundings().voters;
+  const char* end = text.data() + text.size();
+  if (text.empty() || (std::from_chars(text.data(), end, voters).ptr == end && voters >= 2)) return voters;
+  throw Error(fmt::format("TESSERA_VOTE_FROM is \"{:.40}\", not a number of ranks from 2 on", text));
+}
+
 // As rank 0 wants them; where they are to be measured, by the first ranks of the hosts.
 Prices agreed_prices(World& world, CommHandle comm, MpiTransport& wide, const Hosts& hosts, const std::string& wanted,
                      bool alone, int64_t eager_bytes, Deadline deadline) {
@@ -208,19 +218,22 @@ std::unique_ptr<Transport> join_hosts(std::shared_ptr<World> world, CommHandle c
   const int neighbours = crowds.around(mine);
   world->set_neighbours(neighbours, mine.core_count());
   Hosts hosts(keys);
-  wide->set_hosts(hosts);
-  wide->set_polls(should_poll(all, crowds));
-  wide->set_voters(all[0].voters);
-  const int64_t eager_bytes =
-      find_eager_bytes(*world, comm, hosts.first_ranks(), wide->rank(), deadline,
-                       [&](const std::string& text) { return tell_all(*wide, text, deadline); });
-  wide->set_eager_bytes(eager_bytes);
-  wide->set_prices(
-      agreed_prices(*world, comm, *wide, hosts, all[0].prices, each_has_a_core(all, crowds), eager_bytes, deadline));
+  Surroundings around;
+  around.hosts = hosts;
+  around.voters = voters_from(all[0].voters);
+  around.polls = should_poll(all, crowds);
+  wide->learn(around);
+  around.eager_bytes = find_eager_bytes(*world, comm, hosts.first_ranks(), wide->rank(), deadline,
+                                        [&](const std::string& text) { return tell_all(*wide, text, deadline); });
+  wide->learn(around);
+  around.prices = agreed_prices(*world, comm, *wide, hosts, all[0].prices, each_has_a_core(all, crowds),
+                                around.eager_bytes, deadline);
+  wide->learn(around);
   if (hosts.count() == hosts.ranks()) return wide;
   const auto [shared, trouble] = meet(*wide, hosts, neighbours, deadline);
   if (shared == nullptr) {
-    wide->set_trouble(trouble);
+    around.trouble = trouble;
+    wide->learn(around);
     return wide;
   }
   auto host = std::make_unique<shm::ShmTransport>(shared, nullptr);

@@ -1,9 +1,6 @@
 #include "transport/mpi/mpi.hpp"
 
 #include <algorithm>
-#include <charconv>
-#include <cstdlib>
-#include <cstring>
 #include <exception>
 #include <numeric>
 
@@ -22,36 +19,22 @@ namespace {
 
 // How long a rank that was told of an end still waits for what was said before it.
 constexpr auto kGrace = std::chrono::milliseconds(100);
-// Below, telling everybody everything takes no longer than a vote: as many messages at once against as many rounds.
-constexpr size_t kFewestVoters = 32;
 
 }  // namespace
 
 MpiTransport::MpiTransport(std::shared_ptr<World> world, CommHandle comm, Probe probe)
-    : Transport(probe != nullptr),
-      world_(std::move(world)),
-      comm_(comm),
-      probe_(std::move(probe)),
-      voters_(kFewestVoters) {
+    : Transport(probe != nullptr), world_(std::move(world)), comm_(comm), probe_(std::move(probe)) {
   world_->check(world_->api().rank_and_size(comm_, &rank_, &size_), "MPI_Comm_rank");
   peers_ = std::vector<Peer>(static_cast<size_t>(size_));
   circle_.resize(static_cast<size_t>(size_));
   std::iota(circle_.begin(), circle_.end(), 0);
-  network_.hosts = hosts_ = Hosts::apart(size_);
+  network_.hosts = around_.hosts = Hosts::apart(size_);
   mail_ = std::make_unique<Mail>(
       *world_, comm_, rank_, [this](int peer) { return has_gone(peer); },
       [this](int from, int64_t bytes) {
-        if (hosts_.together(from, rank_)) count_received(0, bytes);
+        if (around_.hosts.together(from, rank_)) count_received(0, bytes);
         else count_received(bytes, 0);
       });
-}
-
-void MpiTransport::set_voters(const std::string& text) {
-  if (text.empty()) return;
-  const char* end = text.data() + text.size();
-  if (std::from_chars(text.data(), end, voters_).ptr != end || voters_ < 2) {
-    throw Error(fmt::format("TESSERA_VOTE_FROM is \"{:.40}\", not a number of ranks from 2 on", text));
-  }
 }
 
 // Whether a message to or from it makes no sense any more.
@@ -108,7 +91,8 @@ void MpiTransport::move(const Move& plan, std::span<const Tensor> mine, const Pe
                         const std::function<void()>& meanwhile) {
   world_->check_thread();
   auto& prepared = plan.prepared.what;
-  if (prepared == nullptr) prepared = std::make_shared<Flow>(*world_, comm_, rank_, plan, mine, peers, eager_bytes_);
+  if (prepared == nullptr)
+    prepared = std::make_shared<Flow>(*world_, comm_, rank_, plan, mine, peers, around_.eager_bytes);
   Flow& flow = *static_cast<Flow*>(prepared.get());
   const struct Ending {
     Flow& flow;
@@ -134,7 +118,8 @@ void MpiTransport::move(const Move& plan, std::span<const Tensor> mine, const Pe
     if (now >= deadline) throw ask_around(peer);
   }
   int64_t between = 0, within = 0;
-  flow.count_received([&](int from, int64_t bytes) { (hosts_.together(from, rank_) ? within : between) += bytes; });
+  flow.count_received(
+      [&](int from, int64_t bytes) { (around_.hosts.together(from, rank_) ? within : between) += bytes; });
   count_received(between, within);
 }
 
@@ -155,10 +140,10 @@ void MpiTransport::prepare_trusted(TrustedRows& rows) const {
     }
   }
   int64_t within = 0;
-  for (const int r : hosts_.ranks_on(hosts_.host_of(rank_))) within += rows.sizes[static_cast<size_t>(r)];
+  for (const int r : around_.hosts.ranks_on(around_.hosts.host_of(rank_))) within += rows.sizes[static_cast<size_t>(r)];
   rows.bytes_between_hosts = (all - within) * rows.row_bytes;
   rows.bytes_within_host = (within - rows.sizes[own]) * rows.row_bytes;
-  rows.heeds_deadline = polls_ && world_->api().start_all_gather_v != nullptr;
+  rows.heeds_deadline = around_.polls && world_->api().start_all_gather_v != nullptr;
 }
 
 // Slower than the blocking one, but others of this thread go on meanwhile, and it ends at the deadline.
@@ -219,13 +204,13 @@ void MpiTransport::gather_trusted(const Tensor& x, bool x_in_order, const Tensor
 
 std::string MpiTransport::describe() const {
   std::string text = fmt::format("{}: {} rank{} on {} host{}", world_->api().library(), size_, size_ == 1 ? "" : "s",
-                                 hosts_.count(), hosts_.count() == 1 ? "" : "s");
-  if (size_ > 1 && hosts_.count() > 1) {
-    text += "; between hosts " + mpi::describe(network_.prices);
-    if (eager_bytes_ > 0) text += fmt::format(", {} bytes are taken at once", eager_bytes_);
+                                 around_.hosts.count(), around_.hosts.count() == 1 ? "" : "s");
+  if (size_ > 1 && around_.hosts.count() > 1) {
+    text += "; between hosts " + mpi::describe(around_.prices);
+    if (around_.eager_bytes > 0) text += fmt::format(", {} bytes are taken at once", around_.eager_bytes);
   }
-  if (!trouble_.empty())
-    text += fmt::format("; within a host by messages too, as memory cannot be shared ({})", trouble_);
+  if (!around_.trouble.empty())
+    text += fmt::format("; within a host by messages too, as memory cannot be shared ({})", around_.trouble);
   return text;
 }
 
@@ -356,12 +341,9 @@ std::unique_ptr<Transport> MpiTransport::subgroup(uint64_t call, std::span<const
   const CommHandle made = whole ? duplicate(deadline) : split(members, deadline);
   if (members.empty()) return nullptr;
   auto group = std::make_unique<MpiTransport>(world_, made, probe_);
-  group->set_prices(network_.prices);
-  group->set_eager_bytes(eager_bytes_);
-  group->set_polls(polls_);
-  group->voters_ = voters_;
-  group->set_trouble(trouble_);
-  group->set_hosts(hosts_.among(members));
+  Surroundings around = around_;
+  around.hosts = around_.hosts.among(members);
+  group->learn(std::move(around));
   return group;
 }
 

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <mutex>
 
+#include "comm/network.hpp"
 #include "comm/transport.hpp"
 #include "transport/board_transport.hpp"
 #include "transport/mpi/world.hpp"
@@ -11,6 +12,18 @@
 namespace tessera::mpi {
 
 class Mail;
+
+// What a transport is told of where its ranks are.
+struct Surroundings {
+  Hosts hosts;  // by which bytes are counted
+  Prices prices;
+  // From so many ranks on they vote. Below, telling everybody everything takes no longer: as many messages at once against as
+  // many rounds.
+  size_t voters = 32;
+  int64_t eager_bytes = 0;  // how much MPI takes at once: see find_eager_bytes()
+  bool polls = false;       // trusted gathers are polled, as on ranks of which only one thread may call MPI
+  std::string trouble;      // why ranks of one host send each other messages instead of sharing memory
+};
 
 class MpiTransport : public Transport {
  public:
@@ -26,7 +39,7 @@ class MpiTransport : public Transport {
   // takes much at once has long rounds.
   size_t inline_bytes(const Tensor&, bool) const override {
     if (votes()) return 2048;
-    return eager_bytes_ > kLongInlined ? kLongInlined : static_cast<size_t>(world_->api().most_inlined_bytes);
+    return around_.eager_bytes > kLongInlined ? kLongInlined : static_cast<size_t>(world_->api().most_inlined_bytes);
   }
   size_t riding_bytes() const override { return static_cast<size_t>(world_->api().most_riding_bytes); }
   // Between two ranks of one machine, where a round is short, 12 KiB took 5.0 us with what is said and 4.4 by themselves;
@@ -34,7 +47,7 @@ class MpiTransport : public Transport {
   size_t alone_bytes() const override { return votes() ? 0 : circle_.size() == 2 ? 8192 : kLongInlined; }
   void exchange(const Saying& mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
                 Deadline deadline) override;
-  bool hears_from_afar(int peer) const override { return !hosts_.together(peer, rank_); }
+  bool hears_from_afar(int peer) const override { return !around_.hosts.together(peer, rank_); }
   bool takes_payload(size_t) const override { return true; }
   void run(const Move& move, std::span<const Tensor> mine, const PeerTensors& peers, Deadline deadline) override;
   // The same, but for the moments; `meanwhile` is called once the first messages are on their way.
@@ -67,20 +80,14 @@ class MpiTransport : public Transport {
   void gather_trusted(const Tensor& x, bool x_in_order, const Tensor& out, const TrustedRows& rows, uint64_t call,
                       Deadline deadline) override;
   const Network* network() const override { return &network_; }
-  // By which bytes are counted; else every rank is one of its own.
-  void set_hosts(Hosts hosts) { hosts_ = std::move(hosts); }
-  // Whether trusted gathers are polled, as on ranks of which only one thread may call MPI: alike on all ranks.
-  void set_polls(bool polls) { polls_ = polls; }
-  // From how many of them on ranks vote, as rank 0's environment says; empty: as ever. Throws Error.
-  void set_voters(const std::string& text);
-  // Why ranks of one host send each other messages instead of sharing memory.
-  void set_trouble(std::string trouble) { trouble_ = std::move(trouble); }
+  // Alike on all ranks. A subgroup has what is said here, too.
+  void learn(Surroundings around) {
+    around_ = std::move(around);
+    network_.prices = around_.prices;
+  }
   std::string describe() const override;
-  void set_prices(const Prices& prices) { network_.prices = prices; }
-  // How much MPI takes at once (find_eager_bytes()): alike on all ranks.
-  void set_eager_bytes(int64_t bytes) { eager_bytes_ = bytes; }
   const Probe& probe() const { return probe_; }
-  bool votes() const override { return circle_.size() >= voters_; }
+  bool votes() const override { return circle_.size() >= around_.voters; }
   bool has_one_thread() const override { return world_->has_one_thread(); }
   void check_thread() const override { world_->check_thread(); }
   std::unique_ptr<Ticket> post_send(const Tensor& tensor, int to, int64_t tag, const std::string& site) override;
@@ -171,9 +178,7 @@ class MpiTransport : public Transport {
   std::vector<Peer> peers_;
   std::vector<int> circle_;
   Network network_;  // to which every rank is a host
-  size_t voters_;    // from so many on
-  int64_t eager_bytes_ = 0;
-  Hosts hosts_;
+  Surroundings around_;
   std::atomic<int64_t> bytes_between_{0}, bytes_within_{0};
   std::vector<std::byte> said_;  // of this rank
   struct Posted {                // of an exchange; kept for its capacity
@@ -194,8 +199,6 @@ class MpiTransport : public Transport {
   std::atomic<bool> dead_{false};
   Verdict verdict_;
   bool gone_ = false;
-  bool polls_ = false;
-  std::string trouble_;
   mutable std::mutex guard_;  // of what others tell
   std::unique_ptr<Mail> mail_;
 };
