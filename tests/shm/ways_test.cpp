@@ -140,6 +140,21 @@ TEST(Ways, ColumnsAndOtherStrides) {
 }
 
 // Of terms that are fetched in several pieces, the last one shorter; strided ones too, and in place.
+// Single elements, with gaps of up to a page. One by one the first million would take the kernel a minute.
+TEST(Ways, ElementsFarApartInOrdinaryMemory) {
+  run_processes_well(2, [](Comm& comm) {
+    for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{4'000'000, 12}, {40'000, 100}, {3'000, 600}}) {
+      const int64_t me = comm.rank();
+      const Tensor x = Tensor::generate(DType::i32, {rows, columns}, [&](auto at) { return at[0] * 3 + at[1] + me; });
+      const Tensor sum = reduce_scatter(comm, x, 1, {1, columns - 1});
+      const int64_t column = me == 0 ? 0 : 1;
+      for (int64_t row = 0; row < rows; row += 7) {
+        ASSERT_EQ(sum.at<int32_t>(row, 0), 2 * (row * 3 + column) + 1) << columns << " columns, row " << row;
+      }
+    }
+  });
+}
+
 TEST(Ways, SumsOfManyPieces) {
   const auto term = [](int rank, std::span<const int64_t> at) { return (rank + 1) * (at[0] * 7 + at[1]); };
   for (const Way way : ways()) {

@@ -147,15 +147,17 @@ bool read_attached(const World& world, const View& target, const Source& source,
   const auto add = [&](std::byte* here, const std::byte* there, int64_t bytes) {
     return pieces.add(here, there, bytes);
   };
-  if (longest_run(target, source.view) >= kShortRun) {
+  const int64_t run = longest_run(target, source.view);
+  if (run >= kShortRun) {
     for_each_run(target, source.view, add);
     return pieces.flush();
   }
   // Short runs: whole stretches of the owner's memory, with the gaps in them, and the elements are picked out here.
   const Wide all = target.elements() * size_bytes(target.dtype);
   const Reach whole = reach_of(source.view);
+  const Wide most_gaps = std::max<Wide>(8, kShortRun / std::max<int64_t>(run, 1));
   const auto gaps =
-      static_cast<int64_t>(std::clamp<Wide>((whole.high - whole.low + all - 1) / std::max<Wide>(all, 1), 1, 8));
+      static_cast<int64_t>(std::clamp<Wide>((whole.high - whole.low + all - 1) / std::max<Wide>(all, 1), 1, most_gaps));
   const Chunks chunks(target.shape, std::max<int64_t>(kScratchBytes / size_bytes(target.dtype) / gaps, 1));
   for (int64_t i = 0; i < chunks.count(); ++i) {
     const Box box = chunks[i];
