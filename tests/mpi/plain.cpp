@@ -312,6 +312,7 @@ int main(int argc, char** argv) {
   try {
     if (what == "works") works(comm);
     if (what == "hosts") hosts(comm);
+    if (what == "long_rows") long_rows(comm);
     if (what == "schedules") schedules(comm, argc > 3 ? argv[2] : "", argc > 4 ? argv[3] : "");
     if (what == "huge") huge(comm, false);
     if (what == "huge_trusted") huge(comm, true);

@@ -15,4 +15,5 @@ inline int64_t value(int64_t row, int64_t column) { return row * 1000 + column; 
 inline int64_t first_row(int64_t rank) { return rank * (rank + 1) / 2; }
 
 void hosts(tessera::Comm& comm);
+void long_rows(tessera::Comm& world);
 void schedules(tessera::Comm& comm, const std::string& skewed, const std::string& even);

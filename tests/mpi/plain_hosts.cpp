@@ -173,6 +173,27 @@ void hosts(Comm& comm) {
   require(comm.stats().bytes_within_host == 0, "the statistics after a reset");
 }
 
+// Sums of rows that go in many pieces, of two blocks of ranks on each host: all of the one come before any of the other.
+void long_rows(Comm& world) {
+  const int host = world.rank() / 4, place = world.rank() % 4;
+  Comm comm = world.split(0, place / 2 * 4 + host * 2 + place % 2);  // so host 0 has ranks 0, 1, 4 and 5
+  const int64_t n = comm.size(), me = comm.rank(), columns = (int64_t{3} << 20) + 1;
+  const auto expect = [&](const Tensor& sum, int64_t row, const char* what) {
+    require_schedule(comm, "folded", what);
+    for (int64_t c = 0; c < columns; c += c % 7 + 1) {
+      require(sum.at<float>(row, c) == static_cast<float>(n * (c % 1000) + n * (n - 1) / 2), what);
+    }
+  };
+  const Tensor x = Tensor::empty(DType::f32, {2, columns});
+  x.fill([&](auto at) { return static_cast<float>(at[1] % 1000 + me); });
+  const Tensor at_root = tessera::reduce(comm, x, 1);
+  if (me == 1) expect(at_root, 1, "a sum of long rows at one rank");
+  const Sizes sizes{1, 0, 0, 0, 0, 1, 0, 0};
+  const Tensor own = reduce_scatter(comm, x, 0, sizes);
+  if (sizes[static_cast<size_t>(me)] > 0) expect(own, 0, "a sum of long rows");
+  expect(all_reduce(comm, x), 1, "a sum of long rows on all");
+}
+
 // Rows of one rank among others with few, gathered, summed up and broadcast; `skewed` and `even`: how that is to go, where
 // TESSERA_NETWORK says what is dear.
 void schedules(Comm& comm, const std::string& skewed, const std::string& even) {

@@ -115,6 +115,7 @@ class Flow {
   RequestHandle post_receive(Lane& lane, Pending& pending);
   void post_all(bool is_send);
   void take(Pending& pending, int64_t bytes);
+  bool is_over() const;
   void combine(Unit& unit);
   ConstView own_or_inlined(const Term& term) const;
   View target_of(const Receive& receive) const;
