@@ -20,8 +20,10 @@ class HostedTransport : public Transport {
   int size() const override { return wide_->size(); }
   Handle handle_of(const Tensor& tensor, Use use) override { return host_->handle_of(tensor, use); }
   Tensor allocate(DType dtype, const Dims& shape) override { return host_->allocate(dtype, shape); }
+  // What is said comes to a host as often as it has ranks elsewhere, and a sum of more can be folded.
   size_t inline_bytes(const Tensor& tensor, bool alike) const override {
-    return is_alone() ? host_->inline_bytes(tensor, alike) : wide_->inline_bytes(tensor, alike);
+    if (is_alone()) return host_->inline_bytes(tensor, alike);
+    return std::min(wide_->inline_bytes(tensor, alike), static_cast<size_t>(world_->api().most_inlined_bytes));
   }
   size_t inline_boxes_bytes(const Tensor& tensor) const override {
     return is_alone() ? host_->inline_boxes_bytes(tensor) : wide_->inline_boxes_bytes(tensor);

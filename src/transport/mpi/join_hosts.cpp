@@ -152,6 +152,12 @@ bool each_has_a_core(std::span<const Introduction> all, const Crowds& crowds) {
                      [&](const Introduction& one) { return crowds.around(one) <= one.core_count(); });
 }
 
+// However many hosts TESSERA_HOSTS makes of it.
+bool on_one_machine(std::span<const Introduction> all) {
+  return std::all_of(all.begin(), all.end(),
+                     [&](const Introduction& one) { return machine_of(one.host) == machine_of(all[0].host); });
+}
+
 // MPI's own waiting may keep a core that a peer waits for; or only one thread may call, and others of it must go on.
 bool should_poll(std::span<const Introduction> all, const Crowds& crowds) {
   const auto has_one_thread = [](const Introduction& one) { return one.has_one_thread; };
@@ -186,8 +192,8 @@ size_t voters_from(const std::string& text) {
 
 // As rank 0 wants them; where they are to be measured, by the first ranks of the hosts.
 Prices agreed_prices(World& world, CommHandle comm, MpiTransport& wide, const Hosts& hosts, const std::string& wanted,
-                     bool alone, int64_t eager_bytes, Deadline deadline) {
-  if (wanted.empty()) return typical_prices(alone, eager_bytes);
+                     bool near, int64_t eager_bytes, Deadline deadline) {
+  if (wanted.empty()) return typical_prices(near, eager_bytes);
   if (!is_to_be_measured(wanted)) return prices_from(wanted);
   if (hosts.count() == 1) return {};
   const std::vector<int> circle = hosts.first_ranks();
@@ -226,8 +232,8 @@ std::unique_ptr<Transport> join_hosts(std::shared_ptr<World> world, CommHandle c
   around.eager_bytes = find_eager_bytes(*world, comm, hosts.first_ranks(), wide->rank(), deadline,
                                         [&](const std::string& text) { return tell_all(*wide, text, deadline); });
   wide->learn(around);
-  around.prices = agreed_prices(*world, comm, *wide, hosts, all[0].prices, each_has_a_core(all, crowds),
-                                around.eager_bytes, deadline);
+  const bool near = on_one_machine(all) && each_has_a_core(all, crowds);
+  around.prices = agreed_prices(*world, comm, *wide, hosts, all[0].prices, near, around.eager_bytes, deadline);
   wide->learn(around);
   if (hosts.count() == hosts.ranks()) return wide;
   const auto [shared, trouble] = meet(*wide, hosts, neighbours, deadline);

@@ -136,9 +136,9 @@ Prices prices_from(const std::string& wanted) {
 
 // What is taken at once is little where nothing but memory is between two ranks (Open MPI: 3,840 bytes), as the receiver can
 // read the rest itself. Fitted to gathers of 8 KiB to 1 MiB by 4 and 8 ranks on 16 cores.
-Prices typical_prices(bool alone, int64_t eager_bytes) {
+Prices typical_prices(bool near, int64_t eager_bytes) {
   constexpr int64_t kMostThroughMemory = 4096;
-  if (!alone || eager_bytes == 0 || eager_bytes > kMostThroughMemory) return {};
+  if (!near || eager_bytes == 0 || eager_bytes > kMostThroughMemory) return {};
   return {.round_us = 1.5,
           .message_us = 0.5,
           .byte_us = 1.6e-4,

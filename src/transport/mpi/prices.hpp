@@ -14,9 +14,9 @@ std::string wanted_prices();
 bool is_to_be_measured(const std::string& wanted);
 // Throws Error for what cannot be had.
 Prices prices_from(const std::string& wanted);
-// Where nothing is wanted: those of networks of today, or of messages through shared memory. `alone`: each rank has a core for
-// itself; `eager_bytes`: what MPI takes at once, or 0.
-Prices typical_prices(bool alone, int64_t eager_bytes);
+// Where nothing is wanted: those of networks of today, or of messages through shared memory. `near`: all are on one machine,
+// each with a core for itself; `eager_bytes`: what MPI takes at once, or 0.
+Prices typical_prices(bool near, int64_t eager_bytes);
 
 // Rank `rank` sends to those behind it in the circle, all at the same time. Some 25 MB out of each at most: 20 ms of a network
 // of 10 Gbit/s. Throws PeerTrouble.
