@@ -3,6 +3,7 @@
 #pragma once
 
 #include <signal.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdio>
@@ -40,6 +41,7 @@ inline std::atomic<int> in_split{0};
 inline int duplicates = 0;
 inline int sends_to_failure = -1;  // the send that fails; none yet: negative
 inline bool gather_fails = false;
+inline bool abort_is_told = false;
 
 inline void require(bool right, const char* what) {
   if (right) return;
@@ -115,6 +117,14 @@ int MPI_Imrecv(void* data, int count, MPI_Datatype type, MPI_Message* message, M
 int MPI_Cancel(MPI_Request* request) {
   counting::count();
   return PMPI_Cancel(request);
+}
+int MPI_Abort(MPI_Comm comm, int code) {
+  if (abort_is_told) {
+    std::printf("MPI_Abort() was called\n");
+    std::fflush(stdout);
+    sleep(1);  // before the launcher ends all, it has passed that on
+  }
+  return PMPI_Abort(comm, code);
 }
 int MPI_Finalized(int* flag) {  // any thread may, at any level
   ++calls.all;

@@ -195,12 +195,8 @@ void after_a_failure(int rank, int size) {
 }
 
 // The last rank does not come, and another comes late: that one says so though its call waits on its host, a bit at a time.
-void absent() {
-  Comm comm = from_mpi(MPI_COMM_WORLD);
+void wait_in_vain(Comm& comm) {
   const int last = comm.size() - 1;
-  comm.barrier();
-  MPI_Comm others = MPI_COMM_NULL;
-  MPI_Comm_split(MPI_COMM_WORLD, comm.rank() == last ? MPI_UNDEFINED : 0, 0, &others);
   if (comm.rank() == last) sleep(60);
   comm.set_timeout(std::chrono::seconds(2));
   if (comm.rank() == last - 1) usleep(1'500'000);
@@ -211,8 +207,26 @@ void absent() {
     std::printf("TimeoutError: %s\n", text.substr(0, text.find('\n')).c_str());
     std::fflush(stdout);
   }
+}
+
+void absent() {
+  Comm comm = from_mpi(MPI_COMM_WORLD);
+  const int last = comm.size() - 1;
+  comm.barrier();
+  MPI_Comm others = MPI_COMM_NULL;
+  MPI_Comm_split(MPI_COMM_WORLD, comm.rank() == last ? MPI_UNDEFINED : 0, 0, &others);
+  wait_in_vain(comm);
   MPI_Barrier(others);  // all have said it
   MPI_Abort(MPI_COMM_WORLD, 3);
+}
+
+// MPI is tessera's here, and it does that by itself where it is asked to.
+int aborts() {
+  abort_is_told = true;
+  Comm comm = Comm::from_env();
+  comm.barrier();
+  wait_in_vain(comm);
+  return 0;
 }
 
 // Messages of the program's are on their way on the very communicator that tessera was given, with a tag that it has too.
@@ -283,6 +297,7 @@ void between_groups(MPI_Comm half, int rank) {
 
 int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "";
+  if (what == "aborts") return aborts();
   if (what == "single") return at_level(MPI_THREAD_SINGLE);
   if (what == "serialized") return at_level(MPI_THREAD_SERIALIZED);
   if (!is_refused([] { from_mpi(MPI_COMM_WORLD); })) return 5;  // not before MPI_Init_thread()

@@ -164,7 +164,7 @@ foreach(mpi openmpi mpich)
     tessera_on_hosts(${mpi} absent_late_on_${hosts} ${hosts})
   endforeach()
   # Asked for, MPI_Abort() ends the job; else it is never called.
-  tessera_mpi_test(${mpi} absent_aborts 4 aborts $<TARGET_FILE:mpi_plain> absent)
+  tessera_mpi_test(${mpi} absent_aborts 4 aborts $<TARGET_FILE:mpi_own_calls_${mpi}> aborts)
   tessera_on_hosts(${mpi} absent_aborts 2 TESSERA_MPI_ABORT=1)
   tessera_mpi_test(${mpi} absent_mixed 4 absent $<TARGET_FILE:mpi_plain> absent_mixed)
   tessera_on_hosts(${mpi} absent_mixed 2)
