@@ -61,6 +61,7 @@ lint: ## check the layout, and run clang-tidy on what changed (ALL=1 for every s
 install: ## install the library and the command line (PREFIX=/usr/local)
 	@scripts/setup build
 	@scripts/configure
+	@cmake build -DCMAKE_INSTALL_PREFIX="$(PREFIX)" >/dev/null
 	@$(BUILD) --target tessera tessera_cli
 	@cmake --install build --prefix "$(PREFIX)"
 
