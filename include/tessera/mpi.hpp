@@ -12,9 +12,11 @@ namespace tessera {
 // message of tessera's, and may be freed. MPI must be initialised, with MPI_THREAD_FUNNELED or more. Below
 // MPI_THREAD_MULTIPLE other threads get an Error, and asynchronous calls go on only within calls of tessera's: done(),
 // wait(), later collectives. Whoever initialised MPI finalises it, when the Comm is gone.
-// Throws Error, also where tessera was built without this MPI, and TimeoutError where a rank does not come in time: one that
-// cannot say which, as there is nothing yet but `comm` by which ranks could ask each other. Cost: one MPI_Comm_idup.
-inline Comm from_mpi(MPI_Comm comm, const RunOptions& options = {}) {
+// Where no options are given, TESSERA_TIMEOUT is the timeout.
+// Throws Error, also where tessera was built without this MPI or where the launcher is another one's, and TimeoutError where a
+// rank does not come in time: one that cannot say which, as there is nothing yet but `comm` by which ranks could ask each
+// other. Cost: one MPI_Comm_idup.
+inline Comm from_mpi(MPI_Comm comm, const RunOptions& options = detail::options_from_env()) {
   int flag = 0;
   MPI_Initialized(&flag);
   if (flag == 0) throw Error("from_mpi(): MPI is not initialised: call MPI_Init_thread() first");

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <tessera/comm.hpp>
+#include <tessera/detail/from_mpi.hpp>
 
 #include "comm/comm_state.hpp"
 #include "transport/mpi/connect.hpp"
@@ -71,10 +72,12 @@ Comm Comm::from_env(const RunOptions& options) {
   return shm::connect(std::move(segment), given->rank, shm::parse_way(std::getenv("TESSERA_SHM_WAY")), options);
 }
 
-Comm Comm::from_env() {
+RunOptions detail::options_from_env() {
   RunOptions options;
   options.timeout = timeout_from_environment(options.timeout);
-  return from_env(options);
+  return options;
 }
+
+Comm Comm::from_env() { return from_env(detail::options_from_env()); }
 
 }  // namespace tessera

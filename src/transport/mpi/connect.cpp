@@ -49,7 +49,7 @@ Comm take_duplicate(std::shared_ptr<World> world, CommHandle comm, const RunOpti
 }
 
 // Each process would go on as the only one, where the library is of another MPI than the launcher.
-void check_size(const std::string& mpi, int size) {
+void check_size(const std::string& mpi, int size, const char* remedy) {
   bool said = false;
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}) {
     const char* text = std::getenv(name);
@@ -59,8 +59,8 @@ void check_size(const std::string& mpi, int size) {
     if (!counts || std::atoi(text) == size) continue;
     throw Error(
         fmt::format("the launcher says {}={}, but {} has found {} rank{}: the program's MPI and its launcher do not "
-                    "belong together. TESSERA_MPI names the one to use",
-                    name, text, mpi, size, size == 1 ? "" : "s"));
+                    "belong together. {}",
+                    name, text, mpi, size, size == 1 ? "" : "s", remedy));
   }
 }
 
@@ -69,7 +69,7 @@ void check_size(const std::string& mpi, int size) {
 Comm connect(const std::string& mpi, const RunOptions& options) {
   const auto world = World::of(mpi);
   Comm comm = take_duplicate(world, world->api().world(), options);
-  check_size(mpi, comm.size());
+  check_size(mpi, comm.size(), "TESSERA_MPI names the one to use");
   return comm;
 }
 
@@ -89,7 +89,14 @@ Comm detail::from_mpi(const std::string& library, int32_t handle, const RunOptio
   if (!is_open && library.find("MPICH") == std::string::npos) {
     throw Error(fmt::format("from_mpi(): \"{:.80}\" is neither Open MPI nor MPICH", library));
   }
-  const auto world = mpi::World::of(is_open ? "openmpi" : "mpich");
+  const std::string name = is_open ? "openmpi" : "mpich";
+  const auto world = mpi::World::of(name);
+  int32_t rank = 0, size = 0;
+  world->check(world->api().rank_and_size(world->api().world(), &rank, &size), "MPI_Comm_size");
+  // Only one that is alone can have been left out; what a rank starts in its turn may be.
+  if (size == 1 && std::getenv("TESSERA_MPI") == nullptr) {
+    mpi::check_size(name, size, "Start it with the mpirun of the MPI that it is linked with");
+  }
   return mpi::take_duplicate(world, world->api().from_fortran(handle), options);
 }
 

@@ -79,7 +79,8 @@ const Api& open_library(const std::string& name) {
 std::optional<std::string> launched_by() {
   if (const char* named = std::getenv("TESSERA_MPI"); named != nullptr && *named != 0) {
     if (std::string(named) == "none") return std::nullopt;
-    return named;
+    if (std::string(named) == "openmpi" || std::string(named) == "mpich") return named;
+    throw Error(fmt::format("TESSERA_MPI is \"{:.40}\", not openmpi, mpich or none", named));
   }
   if (is_set("OMPI_COMM_WORLD_RANK")) return "openmpi";
   // Hydra's own, and what srun --mpi=pmi2 sets.

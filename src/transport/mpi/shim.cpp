@@ -1,6 +1,7 @@
 // Between tessera and one MPI: built once with each MPI's compiler, and the only source that includes its header.
 #include <mpi.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <string>
@@ -45,7 +46,9 @@ const char* library() {
     char whole[MPI_MAX_LIBRARY_VERSION_STRING + 1] = "";
     int length = 0;
     MPI_Get_library_version(whole, &length);
-    return std::string(whole, std::strcspn(whole, "\n,"));
+    std::string first(whole, std::strcspn(whole, "\n,"));
+    std::replace(first.begin(), first.end(), '\t', ' ');
+    return first;
   }();
   return text.c_str();
 }
