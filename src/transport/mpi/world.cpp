@@ -23,7 +23,8 @@ namespace {
 constexpr auto kLongestParting = std::chrono::minutes(10);
 
 std::atomic<bool> ends_without_finalizing{false};
-std::atomic<int> exit_code{-1};  // -1: the process does not end yet
+std::atomic<int (*)(int)> abort_at_end{nullptr};  // where the user asks for it
+std::atomic<int> exit_code{-1};                   // -1: the process does not end yet
 
 void note_exit_code(int code, void*) { exit_code = code; }
 
@@ -41,9 +42,11 @@ bool wants_abort() {
 // MPICH's launcher takes a process that has not finalised MPI for one that ended well, where its exit code is 0. This comes
 // after all that the program has for its end, its global objects included.
 __attribute__((destructor(101))) void tell_by_exit_code() {
-  if (exit_code != 0 || !ends_without_finalizing) return;
+  if (!ends_without_finalizing) return;
+  const int code = exit_code > 0 ? exit_code.load() : EXIT_FAILURE;
   flush_output();
-  _exit(EXIT_FAILURE);
+  if (const auto abort = abort_at_end.load()) abort(code);
+  if (exit_code == 0) _exit(code);
 }
 
 }  // namespace
@@ -67,6 +70,7 @@ World::World(const Api& api, std::shared_ptr<void> engine)
     check(api.init(&level_), "MPI_Init_thread");
     ours_ = true;
     on_exit(note_exit_code, nullptr);
+    if (wants_abort()) abort_at_end = api.abort;
     check(api.duplicate(api.world(), &parting_), "MPI_Comm_dup");
     check(api.rank_and_size(parting_, &rank_, &size_), "MPI_Comm_rank");
     return;
@@ -93,9 +97,6 @@ void World::end() {
   if (!ours_) return;
   if (!part()) {
     ends_without_finalizing = true;
-    if (!wants_abort() || api_.abort == nullptr) return;
-    flush_output();
-    api_.abort(EXIT_FAILURE);
     return;
   }
   drain();
