@@ -331,8 +331,11 @@ std::string CommState::where_ranks_are(int64_t call) const {
       text += fmt::format("  rank {}: left: {}\n", r, transport_->farewell(r));
     } else if (static_cast<int64_t>(last / 256) >= call && op != OpCode::send && op != OpCode::recv) {
       text += fmt::format("  rank {}: in call #{}, {}\n", r, last / 256, tessera::name(op));
-    } else if (last == 0) {
-      text += fmt::format("  rank {}: has made no collective call yet\n", r);
+    } else if (r == rank_ && call > 0 && op != OpCode::send && op != OpCode::recv) {
+      text += fmt::format("  rank {}: in call #{}\n", r, call);
+    } else if (last / 256 == 0 && op != OpCode::send && op != OpCode::recv) {
+      text += fmt::format("  rank {}: {}\n", r,
+                          transport_->sees_all() ? "has made no collective call yet" : "was not heard of yet");
     } else if (op == OpCode::send || op == OpCode::recv) {
       const std::string after = last / 256 == 0 ? "" : fmt::format(", after call #{}", last / 256);
       text += fmt::format("  rank {}: last seen in {}{}\n", r, tessera::name(op), after);

@@ -223,6 +223,8 @@ class Transport {
   // For messages: what a peer was last in, whether it has come as far as this
   // rank, and whether (and how) it left.
   virtual uint64_t call_of(int peer) const = 0;
+  // Whether that is always up to date; else it is what was heard last.
+  virtual bool sees_all() const { return true; }
   // This rank is in a message, after that call. Not every transport can tell others.
   virtual void note_message(uint64_t) {}
   virtual bool has_come(int peer) const = 0;

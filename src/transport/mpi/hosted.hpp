@@ -56,6 +56,7 @@ class HostedTransport : public Transport {
   void leave(const std::string& farewell) noexcept override;
   Verdict abort(const Verdict& verdict) noexcept override;
   bool aborted() const override;
+  bool sees_all() const override { return is_alone(); }
   uint64_t call_of(int peer) const override;
   void note_message(uint64_t call) override { host_->note_message(call); }
   bool has_come(int peer) const override;

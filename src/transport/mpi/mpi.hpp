@@ -96,6 +96,7 @@ class MpiTransport : public Transport {
   void leave(const std::string& farewell) noexcept override;
   Verdict abort(const Verdict& verdict) noexcept override;
   bool aborted() const override { return dead_.load(); }
+  bool sees_all() const override { return false; }
   uint64_t call_of(int peer) const override { return peers_[static_cast<size_t>(peer)].call; }
   bool has_come(int peer) const override { return has_said(peer) || has_answered(peer); }
   bool has_left(int peer) const override { return peers_[static_cast<size_t>(peer)].left; }
