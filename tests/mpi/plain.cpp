@@ -302,6 +302,10 @@ int main(int argc, char** argv) {
   if (what == "odd_host") return odd_host();
   Comm comm = Comm::from_env();
   const std::string who = fmt::format("rank {} of {}", comm.rank(), comm.size());
+  if (const char* hosts = std::getenv("TESSERA_TEST_HOSTS")) {  // that are really apart
+    const std::string carrier = comm.transport();
+    require(carrier.find(fmt::format(" on {} hosts", hosts)) != std::string::npos, carrier.c_str());
+  }
   std::string end = "is right";
   int code = 0;
   const auto failed = [&](const char* kind, const Error& error) {

@@ -222,18 +222,17 @@ endforeach()
 # On two hosts that are really apart. By node, ranks of a host do not follow each other.
 if(TESSERA_OPENMPI_CXX AND TESSERA_OPENMPI_RUN)
   set(TESSERA_TWO_HOSTS_RUN ${mpi_tests}/two_hosts)
-  tessera_mpi_test(two_hosts plain 4 right $<TARGET_FILE:mpi_plain> works)
-  tessera_mpi_test(two_hosts least 4 right $<TARGET_FILE:mpi_plain> hosts)
+  tessera_mpi_test(two_hosts plain 4 right -N 2 $<TARGET_FILE:mpi_plain> works)
+  tessera_mpi_test(two_hosts least 4 right -N 2 $<TARGET_FILE:mpi_plain> hosts)
   tessera_mpi_test(two_hosts conformance 6 passes
                    --map-by node $<TARGET_FILE:test_collective> --gtest_filter=*mpi* --gtest_brief=1)
   foreach(what absent killed leaves)
-    tessera_mpi_test(two_hosts ${what} 4 ${what} $<TARGET_FILE:mpi_plain> ${what})
+    tessera_mpi_test(two_hosts ${what} 4 ${what} -N 2 $<TARGET_FILE:mpi_plain> ${what})
   endforeach()
   foreach(name plain least conformance absent killed leaves)
     set_tests_properties(mpi.two_hosts_${name} PROPERTIES SKIP_RETURN_CODE 77
-      ENVIRONMENT "LAUNCHER=${TESSERA_OPENMPI_RUN}")
+      ENVIRONMENT "LAUNCHER=${TESSERA_OPENMPI_RUN};TESSERA_TEST_HOSTS=2")
   endforeach()
-  tessera_on_hosts(two_hosts least 2)
   set_property(TEST mpi.two_hosts_conformance APPEND PROPERTY ENVIRONMENT TESSERA_TEST_MPI=6)
 endif()
 
