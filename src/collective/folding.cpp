@@ -12,14 +12,8 @@ constexpr int64_t kBesideBytes = int64_t{4} << 20;
 
 }  // namespace
 
-int most_on_a_host(const Hosts& hosts) {
-  size_t most = 0;
-  for (int h = 0; h < hosts.count(); ++h) most = std::max(most, hosts.ranks_on(h).size());
-  return static_cast<int>(most);
-}
-
 Folding::Folding(const Hosts& hosts, const Blocks& blocks, For whom, const Sizes& sizes, int64_t row_bytes)
-    : hosts_(hosts), blocks_(blocks), whom_(whom), by_class_(static_cast<size_t>(most_on_a_host(hosts))) {
+    : hosts_(hosts), blocks_(blocks), whom_(whom), by_class_(static_cast<size_t>(hosts.most_together())) {
   const bool beside = blocks.count() > hosts.count();
   const int64_t most = beside ? std::max<int64_t>(kBesideBytes / std::max<int64_t>(row_bytes, 1), 1) : INT64_MAX;
   int taker = 0;
@@ -45,6 +39,13 @@ int Folding::wanted_on(int host, size_t piece) const {
   const int taker = takers_[piece];
   if (whom_ == every_host) return keeper(host, taker);
   return hosts_.host_of(taker) == host ? taker : -1;
+}
+
+std::vector<int> Folding::takers(size_t piece) const {
+  if (whom_ == each_rank) return {takers_[piece]};
+  std::vector<int> list;
+  for (int h = 0; h < hosts_.count(); ++h) list.push_back(keeper(h, takers_[piece]));
+  return list;
 }
 
 const Folding::Table& Folding::table(int host) const {

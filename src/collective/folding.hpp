@@ -10,9 +10,6 @@
 
 namespace tessera {
 
-// How many ranks the host has that has the most.
-int most_on_a_host(const Hosts& hosts);
-
 class Folding {
  public:
   enum For { every_host, each_rank };
@@ -24,6 +21,8 @@ class Folding {
   const Stretch& rows(size_t piece) const { return pieces_[piece]; }  // of the sum
   // Who of a host is to have the sum of a piece; -1: none.
   int wanted_on(int host, size_t piece) const;
+  // The same of all hosts that have one.
+  std::vector<int> takers(size_t piece) const;
 
   // Pieces that one rank keeps on every host, which may keep others too.
   int classes() const { return static_cast<int>(by_class_.size()); }

@@ -107,7 +107,7 @@ std::optional<Gathering> gathering_of(const Arranged& a, Numbers numbers) {
     case OpCode::all_gather_same: return Gathering{shape, static_cast<size_t>(a.dim), a.sizes, numbers.x, out};
     case OpCode::broadcast:
       return Gathering{shape, dim, all_at(only_holder(a.from), shape[dim], ranks), numbers.x, out};
-    case OpCode::all_reduce: return Gathering{shape, dim, even_sizes(shape[dim], ranks), out, out, true, 1};
+    case OpCode::all_reduce: return Gathering{shape, dim, even_sizes(shape[dim], ranks), out, out, true};
     default: return std::nullopt;
   }
 }
@@ -158,7 +158,7 @@ Choice choose(const Arranged& a, int rank, const Network* network) {
     choice.gather = gathering->schedules(a.dtype, *network).all();
     if (a.op == OpCode::all_reduce) {
       const auto bytes = static_cast<double>(volume(a.to.shape()) * size_bytes(a.dtype));
-      choice.sum = sums().kept_by_all(bytes, reduces_in_one_round(a), a.shares_elements, cheapest(choice.gather));
+      choice.sum = sums().kept_by_all(bytes, choice.in_one_round, a.shares_elements, cheapest(choice.gather));
       choice.in_one_round = !choice.sums_in_rounds() && cheapest(choice.sum).way == Way::direct;
       if (cheapest(choice.sum).way != Way::spread) choice.gather.clear();
     }

@@ -91,15 +91,14 @@ GatherSchedules::GatherSchedules(const Sizes& sizes, int64_t row_bytes, const Ne
       pieces_(common_pieces(owns_, behind_one_another(even_stretches(sizes)))),
       host_rows_(static_cast<size_t>(hosts_.count()), 0),
       total_(owns_.back().end),
+      most_together_(hosts_.most_together()),
       fewest_together_(hosts_.ranks()) {
   for (int r = 0; r < hosts_.ranks(); ++r) {
     host_rows_[static_cast<size_t>(hosts_.host_of(r))] += own(r).length();
     longest_ = std::max(longest_, own(r).length());
   }
   for (int h = 0; h < hosts_.count(); ++h) {
-    const auto here = static_cast<int64_t>(hosts_.ranks_on(h).size());
-    most_together_ = std::max(most_together_, here);
-    fewest_together_ = std::min(fewest_together_, here);
+    fewest_together_ = std::min(fewest_together_, static_cast<int64_t>(hosts_.ranks_on(h).size()));
   }
 }
 

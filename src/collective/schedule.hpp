@@ -103,7 +103,7 @@ class GatherSchedules {
   std::vector<Piece> pieces_;  // of even stretches
   std::vector<int64_t> host_rows_;
   int64_t total_ = 0, longest_ = 0;
-  int64_t most_together_ = 1, fewest_together_ = 1;  // ranks of a host
+  int64_t most_together_, fewest_together_;  // ranks of a host
 };
 
 // The one that is taken: the first, unless the cheapest takes less than nine tenths of its time. Rounds that wait for each

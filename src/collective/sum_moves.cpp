@@ -37,7 +37,7 @@ SumMoves::Cut SumMoves::cut_of(const Arranged& a, const Schedule& schedule, cons
   const Dims& shape = a.to.shape();
   const bool is_spread = schedule.way == Way::spread;
   if (a.op == OpCode::all_reduce) {
-    const int parts = is_spread ? hosts.ranks() : most_on_a_host(hosts);
+    const int parts = is_spread ? hosts.ranks() : hosts.most_together();
     const size_t dim = dim_to_cut(shape, parts);
     return {is_spread ? Folding::each_rank : Folding::every_host, dim, even_sizes(shape[dim], parts)};
   }
@@ -126,9 +126,8 @@ void SumMoves::exchange(Numbers numbers, Mover round) const {
         const Receive sum = sum_of(piece, static_cast<size_t>(blocks.count()), numbers);
         for (int b = 0; b < blocks.count(); ++b) round.term(static_cast<size_t>(b), sum, term_of(b));
       }
-      for (int h = 0; h < hosts_.count(); ++h) {
-        const int to = h == host_ ? -1 : folding_.wanted_on(h, piece);
-        if (to < 0) continue;
+      for (const int to : folding_.takers(piece)) {
+        if (hosts_.together(to, rank_)) continue;
         for (const int block : blocks.on(host_)) round.send(to, numbers.scratch, term_of(block).box);
       }
     }

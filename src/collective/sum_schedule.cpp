@@ -78,17 +78,29 @@ double SumSchedules::direct_us(const Blocks& blocks, const std::vector<double>& 
     most = std::max({most, kept * (blocks.count() - here), (all - kept) * here});
     others = std::max(others, blocks.count() - here);
   }
-  return price_of(network_.prices, 1, others, bytes_each, most);
+  return price_of(network_.prices, 1, others, bytes_each, most) + bytes_each * blocks.count() * Prices::kAddedByteUs;
 }
 
-double SumSchedules::within_us(const Blocks& blocks, double bytes) const {
+// Who keeps a part of the sum reads that from all ranks of its host, and writes one for each block.
+double SumSchedules::within_us(const Blocks& blocks, const std::vector<double>& kept) const {
   if (blocks.length() == 1) return 0;
-  double most = 0;  // that a rank keeps in between
+  double most = 0;
   for (int h = 0; h < hosts_.count(); ++h) {
-    most = std::max(most,
-                    bytes * static_cast<double>(blocks.on(h).size()) / static_cast<double>(hosts_.ranks_on(h).size()));
+    const size_t ranks = hosts_.ranks_on(h).size();
+    std::vector<double> here(ranks, 0);
+    for (size_t place = 0; place < kept.size(); ++place) here[place % ranks] += kept[place];
+    most =
+        std::max(most, *std::max_element(here.begin(), here.end()) * static_cast<double>(ranks + blocks.on(h).size()));
   }
   return network_.prices.near_round_us + most * network_.prices.near_byte_us;
+}
+
+std::vector<double> SumSchedules::at_places(const Sizes& sizes, int64_t row_bytes) const {
+  std::vector<double> bytes(static_cast<size_t>(hosts_.most_together()), 0);
+  for (int r = 0; r < hosts_.ranks(); ++r) {
+    bytes[static_cast<size_t>(hosts_.place_of(r))] += static_cast<double>(sizes[static_cast<size_t>(r)] * row_bytes);
+  }
+  return bytes;
 }
 
 std::vector<double> SumSchedules::on_hosts(const Sizes& sizes, int64_t row_bytes) const {
@@ -111,7 +123,7 @@ Schedule SumSchedules::spread(const Blocks& blocks, const Sizes& sizes, int64_t 
   }
   const auto most = [](const Sizes& list) { return *std::max_element(list.begin(), list.end()); };
   const auto bytes = [&](int64_t rows) { return static_cast<double>(rows * row_bytes); };
-  const double us = within_us(blocks, bytes(std::accumulate(sizes.begin(), sizes.end(), int64_t{0}))) +
+  const double us = within_us(blocks, at_places(even, row_bytes)) +
                     direct_us(blocks, on_hosts(even, row_bytes), bytes(even[0])) +
                     price_of(network_.prices, 1, std::max(most(out), most(in)), bytes(even[0]), bytes(most(moved)));
   return {Way::spread, 0, blocks.length() > 1 ? 3 : 2, us, blocks.length()};
@@ -122,16 +134,16 @@ bool SumSchedules::takes_rounds(const Blocks& blocks) const {
   return in_parts_ && blocks.count() == hosts_.count() && blocks.count() > 2;
 }
 
-Schedule SumSchedules::logarithmic(const Blocks& blocks, double bytes, double kept) const {
+Schedule SumSchedules::logarithmic(const Blocks& blocks, double bytes, double last, double within) const {
   const SumRounds rounds(blocks.count());
   size_t together = hosts_.ranks_on(0).size();  // who share the sending
   for (int h = 1; h < hosts_.count(); ++h) together = std::min(together, hosts_.ranks_on(h).size());
-  double us = within_us(blocks, bytes);
+  double us = within;
   for (int k = 0; k < rounds.count(); ++k) {
-    const double sent = k + 1 == rounds.count() ? kept : bytes;
+    const double sent = k + 1 == rounds.count() ? last : bytes, each = sent / static_cast<double>(together);
     const int64_t messages = rounds.most_targets(k);
-    us += price_of(network_.prices, 1, messages, sent / static_cast<double>(together),
-                   static_cast<double>(messages) * sent);
+    us += price_of(network_.prices, 1, messages, each, static_cast<double>(messages) * sent) +
+          2 * each * Prices::kAddedByteUs;
   }
   return {Way::logarithmic, 0, rounds.count() + (blocks.length() > 1 ? 1 : 0), us, blocks.length()};
 }
@@ -143,11 +155,14 @@ std::vector<Schedule> SumSchedules::kept_apart(const Sizes& sizes, int64_t row_b
   const std::vector<double> wanted = on_hosts(sizes, row_bytes);
   std::vector<Schedule> list;
   for (const Blocks& blocks : blocks_) {
-    const double us = within_us(blocks, all) + direct_us(blocks, wanted, each);
-    list.push_back({Way::direct, 0, blocks.length() > 1 ? 2 : 1, us, blocks.length()});
+    const double within = within_us(blocks, at_places(sizes, row_bytes));
+    list.push_back(
+        {Way::direct, 0, blocks.length() > 1 ? 2 : 1, within + direct_us(blocks, wanted, each), blocks.length()});
     if (hosts_.ranks() <= 2 || all == 0) continue;
     list.push_back(spread(blocks, sizes, row_bytes));
-    if (takes_rounds(blocks)) list.push_back(logarithmic(blocks, all, *std::max_element(wanted.begin(), wanted.end())));
+    if (takes_rounds(blocks)) {
+      list.push_back(logarithmic(blocks, all, *std::max_element(wanted.begin(), wanted.end()), within));
+    }
   }
   return list;
 }
@@ -155,26 +170,30 @@ std::vector<Schedule> SumSchedules::kept_apart(const Sizes& sizes, int64_t row_b
 std::vector<Schedule> SumSchedules::kept_by_all(double bytes, bool in_one, bool shares, const Schedule& gather) const {
   const auto ranks = static_cast<double>(hosts_.ranks());
   const std::vector<double> whole(static_cast<size_t>(hosts_.count()), bytes);
-  std::vector<double> stretches;
+  const auto most_together = static_cast<size_t>(hosts_.most_together());
+  const std::vector<double> evenly(most_together, bytes / static_cast<double>(most_together));
+  std::vector<double> stretches, places(most_together, 0);  // of what is spread
   size_t together = SIZE_MAX;
   for (int h = 0; h < hosts_.count(); ++h) {
     const size_t here = hosts_.ranks_on(h).size();
     stretches.push_back(bytes * static_cast<double>(here) / ranks);
+    for (size_t place = 0; place < here; ++place) places[place] += bytes / ranks;
     together = std::min(together, here);
   }
   const double each = bytes / static_cast<double>(together);
   std::vector<Schedule> list;
   for (const Blocks& blocks : blocks_) {
     const bool folds = blocks.length() > 1;
-    const double before_us = within_us(blocks, bytes), after_us = folds ? network_.prices.near_round_us : 0;
+    const double before_us = within_us(blocks, evenly), after_us = folds ? network_.prices.near_round_us : 0;
     const int64_t within = folds ? 1 : 0;
     if (folds || in_one)
       list.push_back(
           {Way::direct, 0, 1 + 2 * within, before_us + direct_us(blocks, whole, each) + after_us, blocks.length()});
     list.push_back({Way::spread, 0, within + 1 + gather.rounds,
-                    before_us + direct_us(blocks, stretches, bytes / ranks) + gather.us, blocks.length()});
+                    within_us(blocks, places) + direct_us(blocks, stretches, bytes / ranks) + gather.us,
+                    blocks.length()});
     if (!takes_rounds(blocks) || (shares && !folds)) continue;
-    list.push_back(logarithmic(blocks, bytes, bytes));
+    list.push_back(logarithmic(blocks, bytes, bytes, before_us));
     list.back().rounds += within;
     list.back().us += after_us;
   }

@@ -64,13 +64,14 @@ class SumSchedules {
  private:
   // wanted[h]: bytes of the sum that host h keeps; each message has so many.
   double direct_us(const Blocks& blocks, const std::vector<double>& wanted, double bytes_each) const;
-  // What blocks add up among themselves first.
-  double within_us(const Blocks& blocks, double bytes) const;
+  // What blocks add up among themselves first. `kept`: bytes of the sum, by the place on its host of the rank that keeps them.
+  double within_us(const Blocks& blocks, const std::vector<double>& kept) const;
   Schedule spread(const Blocks& blocks, const Sizes& sizes, int64_t row_bytes) const;
-  // In the last round `kept` of all bytes.
-  Schedule logarithmic(const Blocks& blocks, double bytes, double kept) const;
+  // Before the last round all bytes, in it `last` of them.
+  Schedule logarithmic(const Blocks& blocks, double bytes, double last, double within) const;
   bool takes_rounds(const Blocks& blocks) const;
   std::vector<double> on_hosts(const Sizes& sizes, int64_t row_bytes) const;
+  std::vector<double> at_places(const Sizes& sizes, int64_t row_bytes) const;
 
   const Network& network_;
   const Hosts& hosts_;

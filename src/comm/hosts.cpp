@@ -1,5 +1,6 @@
 #include "comm/hosts.hpp"
 
+#include <algorithm>
 #include <map>
 
 namespace tessera {
@@ -14,6 +15,12 @@ Hosts::Hosts(std::span<const std::string> keys) {
     place_of_.push_back(static_cast<int>(there.size()));
     there.push_back(static_cast<int>(r));
   }
+}
+
+int Hosts::most_together() const {
+  size_t most = 0;
+  for (const auto& ranks : ranks_) most = std::max(most, ranks.size());
+  return static_cast<int>(most);
 }
 
 Hosts Hosts::apart(int ranks) {

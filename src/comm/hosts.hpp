@@ -21,6 +21,8 @@ class Hosts {
   // Its number on its host.
   int place_of(int rank) const { return place_of_[static_cast<size_t>(rank)]; }
   const std::vector<int>& ranks_on(int host) const { return ranks_[static_cast<size_t>(host)]; }
+  // How many ranks the host has that has the most.
+  int most_together() const;
   // Who speaks for the host.
   int first_of(int host) const { return ranks_on(host)[0]; }
   std::vector<int> first_ranks() const {  // of all hosts

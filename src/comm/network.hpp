@@ -20,6 +20,8 @@ struct Prices {
   // What does not lie in one piece where it comes from, or where it goes, is copied once more, by the core that sends or
   // receives: about 10 GB/s.
   static constexpr double kPackedByteUs = 1e-4;
+  // Of the terms that a rank adds up.
+  static constexpr double kAddedByteUs = 5e-5;
 
   // Within a host: a round of its own, and what each rank reads or writes in it.
   double near_round_us = 5;

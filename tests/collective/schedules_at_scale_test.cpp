@@ -170,5 +170,25 @@ TEST(SchedulesAtScale, ShortSumsTakeLogarithmicRoundsAndTimeFollowsTheTotal) {
   expect_on_page(table);
 }
 
+// 2,048 hosts of 8: out of each goes one term of all that the others keep.
+TEST(SchedulesAtScale, RanksOfAHostFold) {
+  constexpr int kHosts = 2048, kRanks = 8 * kHosts;
+  const Network network = network_of(kRanks, kHosts, kNobodyComesLate);
+  for (const OpCode op : {OpCode::reduce_scatter, OpCode::all_reduce}) {
+    const Arranged sum = sum_of(op, Sizes(kRanks, 64));
+    const Choice choice = choose(sum, 0, &network);
+    EXPECT_EQ(cheapest(choice.sum).block, 8) << choice.text();
+    Rounds rounds;
+    const Tensor mine[4];  // never touched
+    append_moves(sum, choice, &network, 3, {0, 2}, mine, rounds);
+    int64_t elements = 0;
+    for (const Send& send : rounds.all()[1].sends) {  // after what is added up within hosts
+      EXPECT_FALSE(network.hosts.together(3, send.rank));
+      elements += send.box.elements();
+    }
+    EXPECT_EQ(elements, (kHosts - 1) * 64) << choice.text();
+  }
+}
+
 }  // namespace
 }  // namespace tessera

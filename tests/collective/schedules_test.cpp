@@ -137,7 +137,7 @@ TEST(Schedules, WhatWaitsForAnAnswerIsDearer) {
   EXPECT_EQ(taken(even, 256, {.round_us = 3}), Way::direct);
   EXPECT_EQ(taken(even, 256, prices(2, 8192)), Way::direct);  // only what is passed on together waits
   EXPECT_EQ(taken(even, 256, prices(2, 8191)), Way::logarithmic);
-  const Network network = network_of(8, 8, prices(4, 8191));
+  const Network network = network_of(8, 8, prices(8, 8191));
   const auto way_of_sum = [&](int64_t rows) {
     return cheapest(SumSchedules(network, true).kept_apart(Sizes(8, rows), 256)).way;
   };

@@ -293,6 +293,11 @@ TEST(Sums, HostsWithSeveralRanksAddUpFirst) {
   EXPECT_EQ(way_of(cheapest(of_two.kept_apart(Sizes(8, 1 << 16), 4)), &block), Way::direct);
   EXPECT_EQ(block, 4);
   EXPECT_EQ(way_of(cheapest(of_two.kept_apart(Sizes(8, 1), 4)), &block), Way::direct);
+  // Of one that a single rank is to have, one rank of each host would add up all: in even stretches all of them do.
+  Sizes at_one(8, 0);
+  at_one[3] = 1 << 24;
+  EXPECT_EQ(way_of(cheapest(of_two.kept_apart(at_one, 4)), &block), Way::spread);
+  EXPECT_EQ(block, 4);
   // What cannot be added up in parts, such as short floats, goes as ever.
   EXPECT_EQ(SumSchedules(two, false).kept_apart(Sizes(8, 1 << 16), 4).size(), 2u);
 }
