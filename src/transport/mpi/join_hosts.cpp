@@ -16,6 +16,7 @@
 #include "transport/mpi/hosted.hpp"
 #include "transport/mpi/prices.hpp"
 #include "transport/shm/meet.hpp"
+#include "transport/shm/process.hpp"
 #include "transport/shm/shm.hpp"
 
 namespace tessera::mpi {
@@ -84,6 +85,7 @@ std::pair<std::shared_ptr<shm::World>, std::string> meet(MpiTransport& wide, con
   const auto invitations = tell_all(wide, invited, deadline);
   meeting.attempt([&] {
     if (place != 0) segment = shm::accept(invitation_from(invitations[static_cast<size_t>(hosts.first_of(host))]));
+    segment->place(place).identity = shm::own_identity();
   });
   const auto first_trouble = [&] {
     const auto texts = tell_all(wide, meeting.trouble, deadline);
@@ -186,7 +188,8 @@ std::string wanted_voters() {
 size_t voters_from(const std::string& text) {
   size_t voters = Surroundings().voters;
   const char* end = text.data() + text.size();
-  if (text.empty() || (std::from_chars(text.data(), end, voters).ptr == end && voters >= 2)) return voters;
+  const auto [read_to, error] = std::from_chars(text.data(), end, voters);
+  if (text.empty() || (read_to == end && error == std::errc() && voters >= 2)) return voters;
   throw Error(fmt::format("TESSERA_VOTE_FROM is \"{:.40}\", not a number of ranks from 2 on", text));
 }
 

@@ -32,9 +32,9 @@ struct Identity {
 // What is known of one rank. Plain words: processes map it at different addresses, and a peer may write anything here.
 struct alignas(128) Place {
   // By the rank.
-  std::atomic<uint32_t> joined{0};  // 2: the identity is there
-  Identity identity;
-  char last_words[1024] = {};  // the exception that nobody caught
+  std::atomic<uint32_t> joined{0};  // 2: it is present
+  Identity identity;                // where nobody leads, it is there before any rank joins
+  char last_words[1024] = {};       // the exception that nobody caught
   // Of memory that its heap may take, and has not taken yet: others leave that alone.
   std::atomic<int64_t> promised{0};
   // By whoever has something for the rank, which sleeps on it.

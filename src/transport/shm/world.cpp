@@ -21,7 +21,7 @@
 namespace tessera::shm {
 namespace {
 
-enum Joined : uint32_t { absent, joining, present };
+enum Joined : uint32_t { absent, joining, present, gave_up };
 
 std::string ranks_text(const std::vector<int>& ranks) {
   return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", rank_list(ranks));
@@ -46,7 +46,6 @@ World::World(std::shared_ptr<Segment> segment, int rank, Way way, Deadline deadl
       identities_(static_cast<size_t>(segment_->ranks())),
       dead_(static_cast<size_t>(segment_->ranks())),
       watched_(static_cast<size_t>(segment_->ranks()) + 2, -1) {
-  heap_ = std::make_shared<Heap>(segment_, rank_, Outbox::bytes());
   try {
     join(deadline);
   } catch (...) {
@@ -64,7 +63,19 @@ void World::join(Deadline deadline) {
                     "Use comm.split(0) for another communicator",
                     rank_, state == present ? fmt::format(" (pid {})", mine.identity.pid) : "", call()));
   }
+  try {
+    meet_others(deadline);
+  } catch (...) {
+    mine.joined.store(gave_up, std::memory_order_seq_cst);  // so that nobody waits for this rank
+    segment_->ring_all();
+    throw;
+  }
+}
+
+void World::meet_others(Deadline deadline) {
+  heap_ = std::make_shared<Heap>(segment_, rank_, Outbox::bytes());
   admit_readers(segment_->led() ? segment_->launcher() : getppid());
+  Place& mine = segment_->place(rank_);
   mine.identity = own_identity();
   new (Outbox::in(*segment_, rank_)) Outbox;
   mine.joined.store(present, std::memory_order_seq_cst);
@@ -101,6 +112,7 @@ void World::await_all_joined(Deadline deadline) const {
   const auto look = [&] {
     missing.clear();
     ended.clear();
+    check_nobody_gave_up();
     for (int r = 0; r < ranks(); ++r) {
       const Place& place = segment_->place(r);
       if (place.joined.load(std::memory_order_acquire) == present) continue;
@@ -122,6 +134,13 @@ void World::await_all_joined(Deadline deadline) const {
   const int first = ended[0];
   throw PeerLostError(
       fmt::format("{}: rank {} {} before it came", call(), first, text_of_status(segment_->place(first).wait_status)));
+}
+
+void World::check_nobody_gave_up() const {
+  for (int r = 0; r < ranks(); ++r) {
+    if (segment_->place(r).joined.load(std::memory_order_acquire) != gave_up) continue;
+    throw PeerLostError(fmt::format("{}: rank {} came, but gave it up", call(), r));
+  }
 }
 
 // A launcher tells who ended. Where there is none, whoever made the memory has written down who is to come. -1: none.
@@ -146,6 +165,7 @@ void World::probe_peers(Deadline deadline) const {
   std::vector<int> missing;
   const auto look = [&] {
     missing.clear();
+    check_nobody_gave_up();
     for (int r = 0; r < ranks(); ++r) {
       if (segment_->reads(r, ranks() - 1).load() == 0 && !is_dead(r)) missing.push_back(r);
     }

@@ -75,9 +75,11 @@ class World {
 
  private:
   void join(Deadline deadline);
+  void meet_others(Deadline deadline);
   void watch_launcher();
   const char* call() const { return segment_->led() ? "Comm::from_env()" : "tessera::join()"; }
   void await_all_joined(Deadline deadline) const;
+  void check_nobody_gave_up() const;
   int first_gone(const std::vector<int>& ranks) const;
   void probe_peers(Deadline deadline) const;
   void start_watching();
