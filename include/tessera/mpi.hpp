@@ -20,6 +20,8 @@ inline Comm from_mpi(MPI_Comm comm, const RunOptions& options = detail::options_
   int flag = 0;
   MPI_Initialized(&flag);
   if (flag == 0) throw Error("from_mpi(): MPI is not initialised: call MPI_Init_thread() first");
+  MPI_Finalized(&flag);
+  if (flag != 0) throw Error("from_mpi(): MPI is finalised");
   if (comm == MPI_COMM_NULL) throw Error("from_mpi(): the communicator is MPI_COMM_NULL: this rank is in no group");
   MPI_Comm_test_inter(comm, &flag);
   if (flag != 0) {

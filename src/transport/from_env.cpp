@@ -38,7 +38,7 @@ Comm under_mpi(const std::string& mpi, const RunOptions& options) {
 // Each of srun's processes would go on as the only one.
 void check_not_of_srun() {
   const char* tasks = std::getenv("SLURM_STEP_NUM_TASKS");
-  if (tasks == nullptr || std::atoi(tasks) < 2 || std::getenv("TESSERA_MPI") != nullptr) return;
+  if (tasks == nullptr || std::atoi(tasks) < 2 || mpi::names_mpi()) return;
   throw Error(
       fmt::format("srun has started {} processes, but tells none of the others: start them with srun --mpi=pmix (Open "
                   "MPI) or --mpi=pmi2 (MPICH). TESSERA_MPI=none: each is to be one rank",

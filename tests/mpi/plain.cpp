@@ -9,7 +9,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <locale>
+#include <map>
 #include <string>
 
 #include "plain.hpp"
@@ -300,12 +302,30 @@ int main(int argc, char** argv) {
   std::locale::global(std::locale(std::locale(), new Comma));
   if (what == "saves" || what == "exits" || what == "journal") return saves(what);
   if (what == "odd_host") return odd_host();
-  Comm comm = Comm::from_env();
+  Comm comm = Comm::from_env(options_of(what));
   const std::string who = fmt::format("rank {} of {}", comm.rank(), comm.size());
   if (const char* hosts = std::getenv("TESSERA_TEST_HOSTS")) {  // that are really apart
     const std::string carrier = comm.transport();
     require(carrier.find(fmt::format(" on {} hosts", hosts)) != std::string::npos, carrier.c_str());
   }
+  const std::map<std::string, std::function<void(Comm&)>> programs{
+      {"works", works},
+      {"hosts", hosts},
+      {"long_rows", long_rows},
+      {"schedules", [&](Comm& c) { schedules(c, argc > 3 ? argv[2] : "", argc > 4 ? argv[3] : ""); }},
+      {"huge", [](Comm& c) { huge(c, false); }},
+      {"huge_trusted", [](Comm& c) { huge(c, true); }},
+      {"absent", [&](Comm& c) { absent(c, what); }},
+      {"absent_late", [&](Comm& c) { absent(c, what); }},
+      {"absent_mixed", [&](Comm& c) { absent(c, what); }},
+      {"joins", joins},
+      {"comes_late", comes_late},
+      {"stands_still", stands_still},
+      {"gives_up", gives_up},
+      {"late_term", late_term},
+      {"many_messages", many_messages},
+      {"killed", killed},
+      {"leaves", leaves}};
   std::string end = "is right";
   int code = 0;
   const auto failed = [&](const char* kind, const Error& error) {
@@ -314,15 +334,8 @@ int main(int argc, char** argv) {
     code = 3;
   };
   try {
-    if (what == "works") works(comm);
-    if (what == "hosts") hosts(comm);
-    if (what == "long_rows") long_rows(comm);
-    if (what == "schedules") schedules(comm, argc > 3 ? argv[2] : "", argc > 4 ? argv[3] : "");
-    if (what == "huge") huge(comm, false);
-    if (what == "huge_trusted") huge(comm, true);
-    if (what.starts_with("absent")) absent(comm, what);
-    if (what == "killed") killed(comm);
-    if (what == "leaves") leaves(comm);
+    if (!programs.contains(what)) throw Error("there is no program " + what);
+    programs.at(what)(comm);
   } catch (const TimeoutError& error) {
     failed("TimeoutError", error);
   } catch (const PeerLostError& error) {

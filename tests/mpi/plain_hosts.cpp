@@ -107,6 +107,13 @@ void moves_between(Comm& comm, Comm& host) {
   expect(columns.narrow(0, 500 * root, 500), 1000 * (me * 40 + 39) + 499 + root);
   came_once(comm, host, away * here * part, "all_to_all");
 
+  // So little that it could travel with what is said, once to each host: several ranks there want but their own parts.
+  const Tensor few = Tensor::full(DType::i32, {3000 / n * n}, static_cast<int32_t>(me));
+  const Tensor mine = all_to_all_v(comm, few, Sizes(static_cast<size_t>(n), 3000 / n)).tensor;
+  require(mine.at<int32_t>(mine.elements() - 1) == root, "a part of little");
+  if (here > 1) came_once(comm, host, away * here * few.bytes() / n, "all_to_all_v of little");
+  comm.reset_stats();
+
   expect(scatter(comm, rows, root, 1).tensor, 1000 * (me * 40 + 39) + 499 + root);
   came_once(comm, host, has_root ? 0 : here * part, "scatter");
 

@@ -50,6 +50,8 @@ Comm take_duplicate(std::shared_ptr<World> world, CommHandle comm, const RunOpti
 
 // Each process would go on as the only one, where the library is of another MPI than the launcher.
 void check_size(const std::string& mpi, int size, const char* remedy) {
+  const char* own = std::getenv(mpi == "mpich" ? "PMI_SIZE" : "OMPI_COMM_WORLD_SIZE");
+  if (own != nullptr && std::atoi(own) == size) return;  // what another launcher has left is older
   bool said = false;
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}) {
     const char* text = std::getenv(name);
@@ -94,8 +96,9 @@ Comm detail::from_mpi(const std::string& library, int32_t handle, const RunOptio
   int32_t rank = 0, size = 0;
   world->check(world->api().rank_and_size(world->api().world(), &rank, &size), "MPI_Comm_size");
   // Only one that is alone can have been left out; what a rank starts in its turn may be.
-  if (size == 1 && std::getenv("TESSERA_MPI") == nullptr) {
-    mpi::check_size(name, size, "Start it with the mpirun of the MPI that it is linked with");
+  if (size == 1 && !mpi::names_mpi()) {
+    mpi::check_size(name, size,
+                    "Start it with the mpirun of the MPI that it is linked with; TESSERA_MPI=none: it is alone");
   }
   return mpi::take_duplicate(world, world->api().from_fortran(handle), options);
 }

@@ -111,22 +111,14 @@ void Flow::start(std::span<const Tensor> mine, const PeerTensors& peers) {
   post_all(true);
 }
 
-// MPI cannot take back what a peer has begun to answer: a live one ends it within this time. What is left then keeps the
-// tensors, so that whatever it still touches is nobody else's; only a view of the caller's memory cannot be kept so.
+// What is left then keeps the tensors, so that whatever it still touches is nobody else's; only a view of the caller's memory
+// cannot be kept so.
 void Flow::end() {
   if (requests_.empty()) return;
   for (size_t i = 0; i < requests_.size(); ++i) {
     if (!pending_[i].is_send && requests_[i] != 0) world_.api().cancel(requests_[i]);
   }
-  const auto end = Clock::now() + std::chrono::seconds(1);
-  for (Patience patience; !requests_.empty() && Clock::now() < end; patience.pause()) {
-    if (world_.test_some(requests_, over_) != 0) break;
-    for (size_t i = requests_.size(); i-- > 0;) {
-      if (requests_[i] != 0) continue;
-      requests_.erase(requests_.begin() + static_cast<ptrdiff_t>(i));
-      pending_.erase(pending_.begin() + static_cast<ptrdiff_t>(i));
-    }
-  }
+  world_.settle(requests_, Clock::now() + kSettling);
   const auto tensors = std::make_shared<std::vector<Tensor>>(mine_.begin(), mine_.end());
   for (size_t i = 0; i < requests_.size(); ++i) {
     if (requests_[i] == 0) continue;
@@ -357,6 +349,13 @@ RequestHandle Flow::post_receive(Lane& lane, Pending& pending) {
   return request;
 }
 
+// Whether a term of that unit is still to be asked for there.
+bool Flow::owes(const Queue& queue, const Unit& unit) const {
+  return std::any_of(queue.lanes.begin() + static_cast<ptrdiff_t>(queue.at), queue.lanes.end(), [&](const Lane& lane) {
+    return lane.receive == unit.receive && lane.piece() <= unit.piece && lane.next < lane.messages();
+  });
+}
+
 // The next piece of a queue. False: none may go yet.
 bool Flow::post(size_t number, bool is_send) {
   Queue& queue = (is_send ? sends_ : receives_)[number];
@@ -368,8 +367,8 @@ bool Flow::post(size_t number, bool is_send) {
   size_t unit = SIZE_MAX;
   if (!is_send && !move_.receives[lane.receive].is_copy()) {
     unit = first_unit_[lane.receive] + static_cast<size_t>(lane.piece());
-    // One of each peer always goes on: what waits to be combined may wait for what comes behind it.
-    if (unit >= units_done_ + kWindow && queue.pending > 0) return false;
+    // One of a peer goes on where what is to be combined next may wait for what comes behind it.
+    if (unit >= units_done_ + kWindow && (queue.pending > 0 || !owes(queue, units_[units_done_]))) return false;
   }
   Pending pending{is_send, goes_on, number, queue.at, lane.next, unit, nullptr};
   requests_.push_back(is_send ? post_send(lane, pending) : post_receive(lane, pending));

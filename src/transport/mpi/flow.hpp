@@ -109,6 +109,7 @@ class Flow {
   void find_flat();
   void cut_into_parts(int64_t eager_bytes);
   std::optional<Local> local_of(const Receive& receive) const;
+  bool owes(const Queue& queue, const Unit& unit) const;
   bool post(size_t queue, bool is_send);
   // The next piece of a lane.
   RequestHandle post_send(Lane& lane, Pending& pending);

@@ -22,11 +22,10 @@ class HostedTransport : public Transport {
   Tensor allocate(DType dtype, const Dims& shape) override { return host_->allocate(dtype, shape); }
   // What is said comes to a host as often as it has ranks elsewhere, and a sum of more can be folded.
   size_t inline_bytes(const Tensor& tensor, bool alike) const override {
-    if (is_alone()) return host_->inline_bytes(tensor, alike);
-    return std::min(wide_->inline_bytes(tensor, alike), static_cast<size_t>(world_->api().most_inlined_bytes));
+    return is_alone() ? host_->inline_bytes(tensor, alike) : few(wide_->inline_bytes(tensor, alike));
   }
   size_t inline_boxes_bytes(const Tensor& tensor) const override {
-    return is_alone() ? host_->inline_boxes_bytes(tensor) : wide_->inline_boxes_bytes(tensor);
+    return is_alone() ? host_->inline_boxes_bytes(tensor) : few(wide_->inline_boxes_bytes(tensor));
   }
   size_t riding_bytes() const override { return is_alone() ? host_->riding_bytes() : wide_->riding_bytes(); }
   size_t alone_bytes() const override { return is_alone() ? host_->alone_bytes() : 0; }
@@ -72,6 +71,7 @@ class HostedTransport : public Transport {
   bool is_alone() const { return hosts_.count() == 1; }
   bool is_here(int peer) const { return hosts_.host_of(peer) == host_number_; }
   bool leads() const { return hosts_.place_of(rank()) == 0; }
+  size_t few(size_t bytes) const { return std::min(bytes, static_cast<size_t>(world_->api().most_inlined_bytes)); }
   // Runs fn, which throws PeerTrouble with a place on this host.
   template <class Fn>
   auto on_host(Fn&& fn) const;

@@ -76,8 +76,14 @@ const Api& open_library(const std::string& name) {
 
 }  // namespace
 
+bool names_mpi() {
+  const char* named = std::getenv("TESSERA_MPI");
+  return named != nullptr && *named != 0;
+}
+
 std::optional<std::string> launched_by() {
-  if (const char* named = std::getenv("TESSERA_MPI"); named != nullptr && *named != 0) {
+  if (names_mpi()) {
+    const char* named = std::getenv("TESSERA_MPI");
     if (std::string(named) == "none") return std::nullopt;
     if (std::string(named) == "openmpi" || std::string(named) == "mpich") return named;
     throw Error(fmt::format("TESSERA_MPI is \"{:.40}\", not openmpi, mpich or none", named));

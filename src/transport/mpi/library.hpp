@@ -8,6 +8,8 @@
 
 namespace tessera::mpi {
 
+// Whether TESSERA_MPI says which.
+bool names_mpi();
 // "openmpi" or "mpich", by what its launcher has left in the environment (TESSERA_MPI says it outright); none: no MPI's
 // launcher started this process.
 std::optional<std::string> launched_by();

@@ -80,7 +80,11 @@ bool Mail::is_over(const std::shared_ptr<Message>& message) {
   world_.check_thread();
   progress();
   std::lock_guard lock(guard_);
-  return message->state >= Message::done || (message->state == Message::waiting && has_left_(message->peer));
+  if (message->state >= Message::done) return true;
+  if (!has_left_(message->peer)) return false;
+  // What it sent before it left is on its way.
+  if (message->lost_by == Deadline()) message->lost_by = Clock::now() + kSettling;
+  return message->state == Message::waiting || Clock::now() >= message->lost_by;
 }
 
 Message::State Mail::end(const std::shared_ptr<Message>& message) {
@@ -89,11 +93,25 @@ Message::State Mail::end(const std::shared_ptr<Message>& message) {
   return message->state;
 }
 
+// Of many the first may have waited for all.
 void Mail::forget(const std::shared_ptr<Message>& message) {
-  std::lock_guard lock(guard_);
-  messages_.remove(message);
-  for (const RequestHandle request : message->requests) world_.keep(request, message);
-  message->requests.clear();
+  std::vector<RequestHandle> requests;
+  {
+    std::lock_guard lock(guard_);
+    messages_.remove(message);
+    requests.swap(message->requests);
+    if (requests.empty()) return;
+    if (settled_by_ == Deadline()) settled_by_ = Clock::now() + kSettling;
+  }
+  if (world_.may_call()) {
+    for (const RequestHandle request : requests) {
+      if (!message->is_send) world_.api().cancel(request);
+    }
+    world_.settle(requests, settled_by_);
+  }
+  for (const RequestHandle request : requests) {
+    if (request != 0) world_.keep(request, message);
+  }
 }
 
 // A message with that tag, if one has come.
@@ -180,7 +198,8 @@ void Mail::hear_answer(int from, const std::vector<std::byte>& bytes) {
   const auto found = std::find_if(messages_.begin(), messages_.end(), [&](const auto& message) {
     return message->is_send && message->peer == from && message->order == head.order;
   });
-  if (found == messages_.end()) return;  // this rank has given up
+  // This rank has given up, or the other one.
+  if (found == messages_.end() || has_left_(from)) return;
   Message& message = **found;
   if (head.kind == 0) {
     message.state = Message::moving;
@@ -240,10 +259,12 @@ bool MailTicket::await(Deadline deadline) {
 }
 
 void MailTicket::wait(Deadline deadline) {
-  if (!await(deadline)) throw PeerTrouble{PeerTrouble::timed_out, message_->peer};
+  const bool over = await(deadline);
   const Message::State state = mail_.end(message_);
   if (state == Message::failed) throw_error(message_->kind, message_->error);
-  if (state != Message::done) throw PeerTrouble{PeerTrouble::closed, message_->peer};
+  if (state == Message::done) return;
+  mail_.forget(message_);  // no peer may touch its memory when this throws
+  throw PeerTrouble{over ? PeerTrouble::closed : PeerTrouble::timed_out, message_->peer};
 }
 
 }  // namespace tessera::mpi

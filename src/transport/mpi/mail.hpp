@@ -35,6 +35,7 @@ struct Message {
   std::vector<std::byte> buffer = {};        // where the tensor does not lie in one piece
   std::vector<RequestHandle> requests = {};  // that are not over
   int64_t missing_bytes = 0;                 // of a receive
+  Deadline lost_by = {};                     // where the peer has left
 };
 
 class Mail final : public Helper {
@@ -80,6 +81,7 @@ class Mail final : public Helper {
   std::function<void(int, int64_t)> count_;
   mutable std::mutex guard_;
   uint64_t orders_ = 0;
+  Deadline settled_by_{};  // what was given up
   std::list<std::shared_ptr<Message>> messages_;
   std::list<Arrived> arrived_;
 };

@@ -70,8 +70,10 @@ class MpiTransport : public Transport {
   // Whether its part of this exchange has come.
   bool has_said(int peer) const { return peer == rank_ || peers_[static_cast<size_t>(peer)].came; }
   // Whether it has told one who asked that it is in this rank's call, whichever operation it takes it for, or beyond.
+  // Or that it waits for yet another rank, wherever it is.
   bool has_answered(int peer) const {
-    return peer == rank_ || peers_[static_cast<size_t>(peer)].answered > call_of(rank_) / 256;
+    const Peer& other = peers_[static_cast<size_t>(peer)];
+    return peer == rank_ || other.answered > call_of(rank_) / 256 || (other.awaits >= 0 && other.awaits != peer);
   }
   bool gathers_trusted(int64_t rows, int64_t row_bytes) const override {
     return world_->api().all_gather_v != nullptr && rows <= INT32_MAX && row_bytes <= INT32_MAX;
@@ -97,6 +99,7 @@ class MpiTransport : public Transport {
   Verdict abort(const Verdict& verdict) noexcept override;
   bool aborted() const override { return dead_.load(); }
   bool sees_all() const override { return false; }
+  void note_message(uint64_t call) override { peers_[static_cast<size_t>(rank_)].note_call(call); }
   uint64_t call_of(int peer) const override { return peers_[static_cast<size_t>(peer)].call; }
   bool has_come(int peer) const override { return has_said(peer) || has_answered(peer); }
   bool has_left(int peer) const override { return peers_[static_cast<size_t>(peer)].left; }
@@ -181,6 +184,7 @@ class MpiTransport : public Transport {
   Network network_;  // to which every rank is a host
   Surroundings around_;
   std::atomic<int64_t> bytes_between_{0}, bytes_within_{0};
+  int64_t last_tick_ = 0;        // of the kernel's clock, when this rank last came to an exchange
   std::vector<std::byte> said_;  // of this rank
   struct Posted {                // of an exchange; kept for its capacity
     struct Whose {

@@ -25,8 +25,9 @@ std::string MpiTransport::hello(char kind, int awaited) const {
 void MpiTransport::hear(const Control& control, int awaited) {
   Peer& from = peers_[static_cast<size_t>(control.from)];
   char* end = nullptr;
-  from.note_call(std::strtoull(control.text.c_str() + 1, &end, 10));
-  from.answered = from.call / 256 + 1;
+  const uint64_t call = std::strtoull(control.text.c_str() + 1, &end, 10);
+  from.note_call(std::max<uint64_t>(from.call, call));
+  from.answered = std::max<uint64_t>(from.answered, call / 256 + 1);
   const int64_t whom = std::strtoll(end, nullptr, 10);
   from.awaits = whom >= 0 && whom < size_ ? static_cast<int>(whom) : -1;
   if (control.text[0] == 'h') world_->send_text(comm_, control.from, kControl, hello('i', awaited));
@@ -62,6 +63,9 @@ void MpiTransport::with_roll_call(const std::function<void()>& fn) {
     fn();
   } catch (const PeerTrouble& trouble) {
     if (trouble.kind != PeerTrouble::timed_out) throw;
+    // Where each speaks for itself, one that alone has said nothing has not come.
+    const bool each = circle_.size() == peers_.size();
+    if (each && std::count_if(circle_.begin(), circle_.end(), [&](int r) { return !has_said(r); }) == 1) throw;
     throw ask_around(trouble.rank);
   }
 }

@@ -193,9 +193,29 @@ void World::send_text(CommHandle comm, int to, int32_t tag, std::string text) {
   keep(request, kept);
 }
 
+void World::settle(std::span<RequestHandle> requests, Deadline end) const {
+  Over over;
+  const auto is_over = [](RequestHandle request) { return request == 0; };
+  for (Patience patience; !std::all_of(requests.begin(), requests.end(), is_over) && Clock::now() < end;) {
+    if (test_some(requests, over) != 0) return;
+    if (over.count == 0) patience.pause();
+  }
+}
+
 void World::keep(RequestHandle request, std::any memory) {
   std::lock_guard lock(guard_);
   kept_.push_back({request, std::move(memory)});
+  if (kept_.size() < most_kept_ || !may_call()) return;
+  sweep();
+  most_kept_ = std::max(kFewKept, 2 * kept_.size());
+}
+
+void World::sweep() {
+  for (auto it = kept_.begin(); it != kept_.end();) {
+    int32_t done = 0, which = 0;
+    api_.test_some(1, &it->request, &done, &which);
+    it = done > 0 ? kept_.erase(it) : std::next(it);
+  }
 }
 
 void World::bury(CommHandle comm, std::vector<bool> left) {
@@ -243,11 +263,7 @@ void World::tidy() {
   }
   for (Unsent& one : unsent) send_text(one.comm, one.to, one.tag, std::move(one.text));
   std::lock_guard lock(guard_);
-  for (auto it = kept_.begin(); it != kept_.end();) {
-    int32_t done = 0, which = 0;
-    api_.test_some(1, &it->request, &done, &which);
-    it = done > 0 ? kept_.erase(it) : std::next(it);
-  }
+  sweep();
   for (auto it = graves_.begin(); it != graves_.end();) {
     if (all_left(*it)) {
       clear(it->comm);

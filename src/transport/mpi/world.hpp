@@ -34,6 +34,8 @@ enum Tag : int32_t { kRecord = 1, kRest, kVote, kControl, kLetter, kAnswer, kDat
 // there may not be one for each.
 inline constexpr int kFewSpins = 20;
 
+inline constexpr auto kSettling = std::chrono::seconds(1);
+
 class World {
  public:
   // The one of this process for that MPI; made where there is none. Initialises MPI where nobody has, and finalises it then,
@@ -72,6 +74,8 @@ class World {
 
   // A message that nobody waits for; the text is kept as long as it takes.
   void send_text(CommHandle comm, int to, int32_t tag, std::string text);
+  // Waits for what a peer has begun, as MPI cannot take it back: a live one ends it within kSettling. What is over becomes 0.
+  void settle(std::span<RequestHandle> requests, Deadline end) const;
   // Keeps what a request that cannot be ended may still read or write.
   void keep(RequestHandle request, std::any memory);
   // A communicator that this rank has left, and those of its peers that have not said so yet: it is freed when all have,
@@ -85,6 +89,7 @@ class World {
   bool help_all();
 
  private:
+  static constexpr size_t kFewKept = 64;
   struct Kept {
     RequestHandle request;
     std::any memory;
@@ -102,6 +107,7 @@ class World {
   };
   bool is_right_thread() const { return level_ >= multiple || std::this_thread::get_id() == main_; }
   bool is_over() const;
+  void sweep();
   bool all_left(Grave& grave);
   void clear(CommHandle comm);
   bool is_tidy();
@@ -120,6 +126,7 @@ class World {
   std::thread::id main_;
   std::mutex guard_;
   std::list<Kept> kept_;
+  size_t most_kept_ = kFewKept;  // before they are looked through
   std::list<Grave> graves_;
   std::list<Unsent> unsent_;
   std::atomic<bool> has_unsent_{false};
