@@ -19,7 +19,7 @@ constexpr uint64_t kMostRecordBytes = uint64_t{1} << 30;
 // memory 3.5 instead of 4.5.
 constexpr size_t kFewestRelayed = 8;
 
-constexpr int kLooksOfLate = 50;
+constexpr int kLooksOfLate = 100;
 
 }  // namespace
 
@@ -364,7 +364,7 @@ void MpiTransport::hear_end() {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
   const int64_t tick = int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-  const int looks = std::exchange(last_tick_, tick) == tick ? 1 : kLooksOfLate + 4 * size_;
+  const int looks = std::exchange(last_tick_, tick) == tick ? 1 : kLooksOfLate;
   for (int i = 0; i < looks && !dead_; ++i) listen();
   if (dead_) throw PeerTrouble{PeerTrouble::closed, rank_};
 }
@@ -396,7 +396,7 @@ void MpiTransport::exchange(const Saying& mine, uint64_t call, std::vector<std::
   const auto wait = [&] {
     await([&] { return exchange.progress(); }, [&] { return exchange.first_missing(); }, deadline);
   };
-  with_roll_call(wait);
+  with_roll_call(wait, circle_.size() == peers_.size());
   for (const int r : circle_) {
     const Peer& peer = peers_[static_cast<size_t>(r)];
     std::span<const std::byte> bytes = r == rank_ ? std::span<const std::byte>(said_) : peer.first;

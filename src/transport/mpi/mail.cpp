@@ -101,7 +101,7 @@ void Mail::forget(const std::shared_ptr<Message>& message) {
     messages_.remove(message);
     requests.swap(message->requests);
     if (requests.empty()) return;
-    if (settled_by_ == Deadline()) settled_by_ = Clock::now() + kSettling;
+    if (world_.may_call() && settled_by_ == Deadline()) settled_by_ = Clock::now() + kSettling;
   }
   if (world_.may_call()) {
     for (const RequestHandle request : requests) {
@@ -198,9 +198,9 @@ void Mail::hear_answer(int from, const std::vector<std::byte>& bytes) {
   const auto found = std::find_if(messages_.begin(), messages_.end(), [&](const auto& message) {
     return message->is_send && message->peer == from && message->order == head.order;
   });
-  // This rank has given up, or the other one.
-  if (found == messages_.end() || has_left_(from)) return;
+  if (found == messages_.end()) return;  // this rank has given up
   Message& message = **found;
+  if (head.kind == 0 && message.tensor.bytes() > 0 && has_left_(from)) return;  // or the other one
   if (head.kind == 0) {
     message.state = Message::moving;
     return move_elements(message);

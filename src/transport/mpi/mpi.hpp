@@ -152,8 +152,9 @@ class MpiTransport : public Transport {
   void relay(Meanwhile* meanwhile, std::vector<std::span<const std::byte>>& records, Deadline deadline);
   void hear(const Control& control, int awaited);
   std::string hello(char kind, int awaited) const;
-  // Runs fn, which throws PeerTrouble, and asks around where that is a timeout.
-  void with_roll_call(const std::function<void()>& fn);
+  // Runs fn, which throws PeerTrouble, and asks around where that is a timeout. `each_for_itself`: who alone has said nothing
+  // has not come.
+  void with_roll_call(const std::function<void()>& fn, bool each_for_itself = false);
   // Waits until done(), and else throws: missing() is whom it waits for.
   template <class Done, class Missing>
   void await(Done&& done, Missing&& missing, Deadline deadline) {

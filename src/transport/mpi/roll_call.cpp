@@ -58,14 +58,13 @@ PeerTrouble MpiTransport::ask_around(int suspect) {
   return {has_left(missing) ? PeerTrouble::closed : PeerTrouble::timed_out, missing};
 }
 
-void MpiTransport::with_roll_call(const std::function<void()>& fn) {
+void MpiTransport::with_roll_call(const std::function<void()>& fn, bool each_for_itself) {
   try {
     fn();
   } catch (const PeerTrouble& trouble) {
     if (trouble.kind != PeerTrouble::timed_out) throw;
-    // Where each speaks for itself, one that alone has said nothing has not come.
-    const bool each = circle_.size() == peers_.size();
-    if (each && std::count_if(circle_.begin(), circle_.end(), [&](int r) { return !has_said(r); }) == 1) throw;
+    const auto is_silent = [&](int r) { return !has_said(r); };
+    if (each_for_itself && std::count_if(circle_.begin(), circle_.end(), is_silent) == 1) throw;
     throw ask_around(trouble.rank);
   }
 }

@@ -197,25 +197,30 @@ void World::settle(std::span<RequestHandle> requests, Deadline end) const {
   Over over;
   const auto is_over = [](RequestHandle request) { return request == 0; };
   for (Patience patience; !std::all_of(requests.begin(), requests.end(), is_over) && Clock::now() < end;) {
-    if (test_some(requests, over) != 0) return;
+    if (test_some(requests, over) != 0 && over.count == 0) return;
     if (over.count == 0) patience.pause();
   }
 }
 
 void World::keep(RequestHandle request, std::any memory) {
+  std::list<Kept> over;  // goes when the lock is gone, as it may call whatever frees a tensor
   std::lock_guard lock(guard_);
   kept_.push_back({request, std::move(memory)});
   if (kept_.size() < most_kept_ || !may_call()) return;
-  sweep();
+  over = sweep();
   most_kept_ = std::max(kFewKept, 2 * kept_.size());
 }
 
-void World::sweep() {
+std::list<World::Kept> World::sweep() {
+  std::list<Kept> over;
   for (auto it = kept_.begin(); it != kept_.end();) {
     int32_t done = 0, which = 0;
     api_.test_some(1, &it->request, &done, &which);
-    it = done > 0 ? kept_.erase(it) : std::next(it);
+    const auto next = std::next(it);
+    if (done > 0) over.splice(over.end(), kept_, it);
+    it = next;
   }
+  return over;
 }
 
 void World::bury(CommHandle comm, std::vector<bool> left) {
@@ -262,8 +267,9 @@ void World::tidy() {
     has_unsent_ = false;
   }
   for (Unsent& one : unsent) send_text(one.comm, one.to, one.tag, std::move(one.text));
+  std::list<Kept> over;
   std::lock_guard lock(guard_);
-  sweep();
+  over = sweep();
   for (auto it = graves_.begin(); it != graves_.end();) {
     if (all_left(*it)) {
       clear(it->comm);

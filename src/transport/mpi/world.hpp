@@ -107,7 +107,8 @@ class World {
   };
   bool is_right_thread() const { return level_ >= multiple || std::this_thread::get_id() == main_; }
   bool is_over() const;
-  void sweep();
+  // Takes out of kept_ what is over.
+  std::list<Kept> sweep();
   bool all_left(Grave& grave);
   void clear(CommHandle comm);
   bool is_tidy();

@@ -65,6 +65,10 @@ void World::join(Deadline deadline) {
   }
   try {
     meet_others(deadline);
+  } catch (const PeerLostError&) {  // what all find out by themselves
+    throw;
+  } catch (const TimeoutError&) {
+    throw;
   } catch (...) {
     mine.joined.store(gave_up, std::memory_order_seq_cst);  // so that nobody waits for this rank
     segment_->ring_all();
@@ -112,13 +116,12 @@ void World::await_all_joined(Deadline deadline) const {
   const auto look = [&] {
     missing.clear();
     ended.clear();
-    check_nobody_gave_up();
     for (int r = 0; r < ranks(); ++r) {
       const Place& place = segment_->place(r);
       if (place.joined.load(std::memory_order_acquire) == present) continue;
       (place.ended.load(std::memory_order_acquire) != 0 ? ended : missing).push_back(r);
     }
-    return missing.empty() || !ended.empty();
+    return missing.empty() || !ended.empty() || who_gave_up() >= 0;
   };
   while (!await(std::min(deadline, Clock::now() + kHookInterval), look)) {
     call_wait_hook();
@@ -130,17 +133,23 @@ void World::await_all_joined(Deadline deadline) const {
     throw TimeoutError(
         fmt::format("{}: {} did not come. Every rank of the job must call it", call(), ranks_text(missing)));
   }
-  if (ended.empty()) return;
+  if (ended.empty()) return check_nobody_gave_up();
   const int first = ended[0];
   throw PeerLostError(
       fmt::format("{}: rank {} {} before it came", call(), first, text_of_status(segment_->place(first).wait_status)));
 }
 
-void World::check_nobody_gave_up() const {
+// -1: nobody.
+int World::who_gave_up() const {
   for (int r = 0; r < ranks(); ++r) {
-    if (segment_->place(r).joined.load(std::memory_order_acquire) != gave_up) continue;
-    throw PeerLostError(fmt::format("{}: rank {} came, but gave it up", call(), r));
+    if (segment_->place(r).joined.load(std::memory_order_acquire) == gave_up) return r;
   }
+  return -1;
+}
+
+void World::check_nobody_gave_up() const {
+  if (const int r = who_gave_up(); r >= 0)
+    throw PeerLostError(fmt::format("{}: rank {} came, but gave it up", call(), r));
 }
 
 // A launcher tells who ended. Where there is none, whoever made the memory has written down who is to come. -1: none.
@@ -165,17 +174,17 @@ void World::probe_peers(Deadline deadline) const {
   std::vector<int> missing;
   const auto look = [&] {
     missing.clear();
-    check_nobody_gave_up();
     for (int r = 0; r < ranks(); ++r) {
       if (segment_->reads(r, ranks() - 1).load() == 0 && !is_dead(r)) missing.push_back(r);
     }
-    return missing.empty();
+    return missing.empty() || who_gave_up() >= 0;
   };
   while (!await(std::min(deadline, Clock::now() + kHookInterval), look)) {
     call_wait_hook();
     if (Clock::now() < deadline) continue;
     throw TimeoutError(fmt::format("{}: {} came, but did not go on", call(), ranks_text(missing)));
   }
+  check_nobody_gave_up();
 }
 
 World::~World() { stop_watching(); }

@@ -79,6 +79,7 @@ class World {
   void watch_launcher();
   const char* call() const { return segment_->led() ? "Comm::from_env()" : "tessera::join()"; }
   void await_all_joined(Deadline deadline) const;
+  int who_gave_up() const;
   void check_nobody_gave_up() const;
   int first_gone(const std::vector<int>& ranks) const;
   void probe_peers(Deadline deadline) const;
