@@ -357,16 +357,20 @@ size_t MpiTransport::first_bytes(size_t all) const {
   return std::min(all > eager && all <= 2 * eager ? eager : all, kFirstBytes);
 }
 
-// What others said before they gave this call up is there: without this it would succeed here and fail there. One look takes in
-// little of what has come, and who comes late may have missed much; how late is a matter of the kernel's ticks, which cost
-// nothing to ask for.
+// What others said before they gave this call up is there: without this it would succeed here and fail there.
 void MpiTransport::hear_end() {
+  listen();
+  if (dead_) throw PeerTrouble{PeerTrouble::closed, rank_};
+}
+
+// One look takes in little of what has come, and who comes late may have missed much. How late is a matter of the kernel's
+// ticks, which cost little to ask for. Before this rank says anything: nobody has ended a later call then.
+void MpiTransport::hear_if_late() {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
   const int64_t tick = int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-  const int looks = std::exchange(last_tick_, tick) == tick ? 1 : kLooksOfLate;
-  for (int i = 0; i < looks && !dead_; ++i) listen();
-  if (dead_) throw PeerTrouble{PeerTrouble::closed, rank_};
+  if (std::exchange(last_tick_, tick) == tick) return;
+  for (int i = 0; i < kLooksOfLate; ++i) hear_end();
 }
 
 void MpiTransport::exchange(const Saying& mine, uint64_t call, std::vector<std::span<const std::byte>>& records,
@@ -377,6 +381,7 @@ void MpiTransport::exchange(const Saying& mine, uint64_t call, std::vector<std::
   put_down(mine, call);
   for (const int r : circle_) peers_[static_cast<size_t>(r)].note_came(false);
   records.assign(static_cast<size_t>(size_), {});
+  hear_if_late();
   if (votes()) {
     hear_end();
     if (mine.meanwhile != nullptr) mine.meanwhile->meanwhile();

@@ -142,6 +142,7 @@ class MpiTransport : public Transport {
 
   void tell(const std::string& text) noexcept;
   void hear_end();
+  void hear_if_late();
   void put_down(const Saying& mine, uint64_t call);
   // Of a record of so many bytes, with its head: those of its first message.
   size_t first_bytes(size_t all) const;
