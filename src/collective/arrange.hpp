@@ -26,7 +26,7 @@ struct Arranged {
                                              // box for each rank, and `from` is unused
   std::shared_ptr<const Exchange> exchange;  // redistribute: instead of `from` and `to`
   std::vector<Overlap> receives;             // redistribute: what this rank gets
-  bool inlined = false;                      // all_inlined()
+  bool inlined = false;                      // all_inlined(); of a redistribute false
   bool shares_elements = false;              // some rank's output and input are the same memory …
                                              // … and peers read it there
   Sizes sizes;                               // the result's

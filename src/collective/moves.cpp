@@ -49,15 +49,10 @@ struct Gathering {
     box.extent[dim] = stretch.length();
     return box;
   }
-  int64_t row_bytes(DType dtype) const {
-    Dims row = shape;
-    row[dim] = 1;
-    return volume(row) * size_bytes(dtype);
-  }
   // Where every way packs, none is dearer for it.
   bool packs() const { return !in_place && volume(Dims(std::span(shape).first(dim))) > 1; }
   GatherSchedules schedules(DType dtype, const Network& network) const {
-    return {sizes, row_bytes(dtype), network, packs()};
+    return {sizes, row_bytes(shape, dim, dtype), network, packs()};
   }
 };
 
@@ -107,7 +102,7 @@ std::optional<Gathering> gathering_of(const Arranged& a, Numbers numbers) {
     case OpCode::all_gather_same: return Gathering{shape, static_cast<size_t>(a.dim), a.sizes, numbers.x, out};
     case OpCode::broadcast:
       return Gathering{shape, dim, all_at(only_holder(a.from), shape[dim], ranks), numbers.x, out};
-    case OpCode::all_reduce: return Gathering{shape, dim, even_sizes(shape[dim], ranks), out, out, true};
+    case OpCode::all_reduce: return Gathering{shape, dim, evenly(shape, ranks).sizes, out, out, true};
     default: return std::nullopt;
   }
 }
@@ -129,8 +124,7 @@ AxisLayout even_cut(const Arranged& a) {
   const Dims& shape = a.to.shape();
   const int ranks = a.to.ranks();
   if (shape.empty()) return AxisLayout(shape, axis_at(0), ranks);
-  const size_t dim = dim_to_cut(shape, ranks);
-  return AxisLayout(shape, axis_shard(static_cast<int64_t>(dim), even_sizes(shape[dim], ranks)), ranks);
+  return even_cut(a, evenly(shape, ranks));
 }
 
 }  // namespace
@@ -164,9 +158,7 @@ Choice choose(const Arranged& a, int rank, const Network* network) {
     }
   }
   if (const auto summing = summing_of(a)) {
-    Dims row = a.to.shape();
-    row[summing->dim] = 1;
-    choice.sum = sums().kept_apart(summing->sizes, volume(row) * size_bytes(a.dtype));
+    choice.sum = sums().kept_apart(summing->sizes, row_bytes(a.to.shape(), summing->dim, a.dtype));
     choice.has_scratch = cheapest(choice.sum).way == Way::spread;
     if (choice.has_scratch) choice.scratch = even_cut(a, *summing).box(rank).extent;
   }

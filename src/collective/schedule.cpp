@@ -69,6 +69,11 @@ std::vector<Piece> common_pieces(const std::vector<Stretch>& owns, const std::ve
   return list;
 }
 
+int64_t row_bytes(Dims shape, size_t dim, DType dtype) {
+  shape[dim] = 1;
+  return volume(shape) * size_bytes(dtype);
+}
+
 int64_t doublings(int64_t count) {
   int64_t rounds = 0;
   while ((int64_t{1} << rounds) < count) ++rounds;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <tessera/dims.hpp>
+#include <tessera/dtype.hpp>
 
 #include "comm/network.hpp"
 
@@ -46,6 +47,8 @@ std::vector<Piece> common_pieces(const std::vector<Stretch>& owns, const std::ve
 // The same rows, cut evenly.
 Sizes even_stretches(const Sizes& sizes);
 
+// Of one row along that dimension.
+int64_t row_bytes(Dims shape, size_t dim, DType dtype);
 // How often 1 is doubled until it is as many.
 int64_t doublings(int64_t count);
 double price_of(const Prices& prices, int64_t rounds, int64_t messages, double bytes_each, double bytes);

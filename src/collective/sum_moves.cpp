@@ -4,20 +4,16 @@
 #include <numeric>
 
 namespace tessera {
-namespace {
-
-int64_t row_bytes(const Arranged& a, size_t dim) {
-  Dims row = a.to.shape();
-  row[dim] = 1;
-  return volume(row) * size_bytes(a.dtype);
-}
-
-}  // namespace
 
 size_t dim_to_cut(const Dims& shape, int ranks) {
   const auto* wide = std::find_if(shape.begin(), shape.end(), [&](int64_t extent) { return extent >= ranks; });
   return static_cast<size_t>((wide != shape.end() ? wide : std::max_element(shape.begin(), shape.end())) -
                              shape.begin());
+}
+
+Summing evenly(const Dims& shape, int parts) {
+  const size_t dim = dim_to_cut(shape, parts);
+  return {dim, even_sizes(shape[dim], parts)};
 }
 
 std::optional<Summing> summing_of(const Arranged& a) {
@@ -37,9 +33,8 @@ SumMoves::Cut SumMoves::cut_of(const Arranged& a, const Schedule& schedule, cons
   const Dims& shape = a.to.shape();
   const bool is_spread = schedule.way == Way::spread;
   if (a.op == OpCode::all_reduce) {
-    const int parts = is_spread ? hosts.ranks() : hosts.most_together();
-    const size_t dim = dim_to_cut(shape, parts);
-    return {is_spread ? Folding::each_rank : Folding::every_host, dim, even_sizes(shape[dim], parts)};
+    const auto [dim, sizes] = evenly(shape, is_spread ? hosts.ranks() : hosts.most_together());
+    return {is_spread ? Folding::each_rank : Folding::every_host, dim, sizes};
   }
   const Summing summing = *summing_of(a);
   return {Folding::each_rank, summing.dim, is_spread ? even_stretches(summing.sizes) : summing.sizes};
@@ -52,7 +47,8 @@ SumMoves::SumMoves(const Arranged& arranged, const Schedule& schedule, const Hos
       rank_(rank),
       host_(hosts.host_of(rank)),
       cut_(cut_of(arranged, schedule, hosts)),
-      folding_(hosts, Blocks(hosts, schedule.block), cut_.whom, cut_.sizes, row_bytes(arranged, cut_.dim)),
+      folding_(hosts, Blocks(hosts, schedule.block), cut_.whom, cut_.sizes,
+               row_bytes(arranged.to.shape(), cut_.dim, arranged.dtype)),
       pairs_(folding_.blocks().count()),
       parts_(*in_parts(arranged.reduction, arranged.dtype, hosts.ranks())) {}
 

@@ -14,11 +14,13 @@ namespace tessera {
 // The first dimension that has something for everyone, else the longest.
 size_t dim_to_cut(const Dims& shape, int ranks);
 
-// What an operation sums up for whom: sizes along a dimension.
+// What is summed up for whom: sizes along a dimension.
 struct Summing {
   size_t dim = 0;
   Sizes sizes;
 };
+// The same for each of so many, or one more. The shape has a dimension.
+Summing evenly(const Dims& shape, int parts);
 std::optional<Summing> summing_of(const Arranged& arranged);
 
 class SumMoves {

@@ -36,11 +36,7 @@ void check_out(const Tensor& out, DType dtype, const Dims& shape) {
 
 int64_t rows_of(const Sizes& sizes) { return std::accumulate(sizes.begin(), sizes.end(), int64_t{0}); }
 
-int64_t row_bytes_of(const Asked& asked, size_t dim) {
-  Dims row = asked.x->shape();
-  row[dim] = 1;
-  return volume(row) * size_bytes(asked.x->dtype());
-}
+int64_t row_bytes_of(const Asked& asked, size_t dim) { return row_bytes(asked.x->shape(), dim, asked.x->dtype()); }
 
 // Along an inner dimension the one call brings everything to memory of our own, from where it is put in place when all is
 // here. A move puts in place what has come while more comes: for that it pays to agree, where there is much of it.
